@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only place that knows all back ends: ordered lists of implementations, the choice among them, and the reasons.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include <tegula/tegula.h>
+
+#include "src/core/calls.hpp"
+#include "src/core/status.hpp"
+
+namespace tegula {
+
+struct Plan;
+
+// Why an implementation cannot take a problem; empty: it can.
+struct Refusal {
+  char text[160] = "";
+  explicit operator bool() const { return text[0] != '\0'; }
+};
+
+// One way to run a forward. Lists of them are ordered: the first that accepts wins.
+struct Implementation {
+  const char* name;
+  void (*refuse)(const tegula_problem& problem, const tegula_device& device, Refusal& why);
+  void (*configure)(Plan& plan);  // fills tiles, splits and scratch_bytes
+  Status (*forward)(const Plan& plan, const ForwardCall& call, const Execution& execution);
+};
+
+struct Plan {
+  tegula_problem problem;  // checked, defaults resolved (api::resolve_problem)
+  tegula_device device;    // resolved: isa is never AUTO
+  const Implementation* implementation = nullptr;
+  int64_t tile_m = 0;
+  int64_t tile_n = 0;
+  int64_t num_splits = 1;
+  size_t scratch_bytes = 0;
+  size_t state_bytes = 0;
+};
+
+// problem is checked and resolved. Fails with TEGULA_UNSUPPORTED and the reasons if no implementation accepts.
+Status make_plan(const tegula_problem& problem, const tegula_device& device, Plan& plan);
+std::string explain(const Plan& plan);
+
+// The CPU of this machine, the environment's TEGULA_ISA applied; fails if that names an unknown or absent ISA.
+Status describe_cpu(tegula_device& device);
+
+Status run_append_kv(const AppendCall& call, const Execution& execution);
+Status run_combine(const CombineCall& call, const Execution& execution);
+
+}  // namespace tegula
+
+// The ABI's opaque handle.
+struct tegula_plan {
+  tegula::Plan plan;
+};
