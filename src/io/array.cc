@@ -18,13 +18,13 @@ struct DtypeRow {
 };
 
 constexpr std::array kDtypes = {
-    DtypeRow{Dtype::kF64, "f64", 8},         DtypeRow{Dtype::kF32, "f32", 4},
-    DtypeRow{Dtype::kF16, "f16", 2},         DtypeRow{Dtype::kBf16, "bf16", 2},
-    DtypeRow{Dtype::kF8E4m3, "f8_e4m3", 1},  DtypeRow{Dtype::kF8E5m2, "f8_e5m2", 1},
-    DtypeRow{Dtype::kI64, "i64", 8},         DtypeRow{Dtype::kI32, "i32", 4},
-    DtypeRow{Dtype::kI16, "i16", 2},         DtypeRow{Dtype::kI8, "i8", 1},
-    DtypeRow{Dtype::kU64, "u64", 8},         DtypeRow{Dtype::kU32, "u32", 4},
-    DtypeRow{Dtype::kU16, "u16", 2},         DtypeRow{Dtype::kU8, "u8", 1},
+    DtypeRow{Dtype::kF64, "f64", 8},        DtypeRow{Dtype::kF32, "f32", 4},
+    DtypeRow{Dtype::kF16, "f16", 2},        DtypeRow{Dtype::kBf16, "bf16", 2},
+    DtypeRow{Dtype::kF8E4m3, "f8_e4m3", 1}, DtypeRow{Dtype::kF8E5m2, "f8_e5m2", 1},
+    DtypeRow{Dtype::kI64, "i64", 8},        DtypeRow{Dtype::kI32, "i32", 4},
+    DtypeRow{Dtype::kI16, "i16", 2},        DtypeRow{Dtype::kI8, "i8", 1},
+    DtypeRow{Dtype::kU64, "u64", 8},        DtypeRow{Dtype::kU32, "u32", 4},
+    DtypeRow{Dtype::kU16, "u16", 2},        DtypeRow{Dtype::kU8, "u8", 1},
     DtypeRow{Dtype::kBool, "bool", 1},
 };
 
@@ -35,13 +35,19 @@ constexpr bool rows_follow_the_enum() {
 }
 static_assert(rows_follow_the_enum());
 
-const DtypeRow& row_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)]; }
+const DtypeRow& row_of(Dtype dtype) {
+  return kDtypes[static_cast<std::size_t>(dtype)];
+}
 
 }  // namespace
 
-std::size_t dtype_bytes(Dtype dtype) { return row_of(dtype).bytes; }
+std::size_t dtype_bytes(Dtype dtype) {
+  return row_of(dtype).bytes;
+}
 
-std::string_view dtype_name(Dtype dtype) { return row_of(dtype).name; }
+std::string_view dtype_name(Dtype dtype) {
+  return row_of(dtype).name;
+}
 
 std::optional<Dtype> dtype_from_name(std::string_view name) {
   for (const DtypeRow& row : kDtypes)
@@ -87,6 +93,21 @@ std::string printable(std::string_view text, std::size_t limit) {
     }
   }
   return out;
+}
+
+std::string quote(std::string_view text) {
+  return "'" + printable(text) + "'";
+}
+
+void check_consistent(const Array& array, const std::string& where) {
+  if (array.shape.size() > kMaxRank)
+    throw FileError(where + ": has " + std::to_string(array.shape.size()) +
+                    " dimensions, the limit is " + std::to_string(kMaxRank));
+  const std::optional<std::size_t> bytes = byte_count(array.dtype, array.shape);
+  if (bytes != array.bytes)
+    throw FileError(where + ": has " + std::to_string(array.bytes) + " bytes, but " +
+                    std::string(dtype_name(array.dtype)) + " " + shape_text(array.shape) +
+                    " needs " + (bytes ? std::to_string(*bytes) : "more than 2^63 - 1"));
 }
 
 }  // namespace tegula::io

@@ -37,15 +37,15 @@ enum class Dtype : std::uint8_t {
   kBool,
 };
 
-std::size_t dtype_bytes(Dtype dtype);       // bytes of one element
-std::string_view dtype_name(Dtype dtype);   // "f32", "bf16", "f8_e4m3", "i64", "bool", ...
+std::size_t dtype_bytes(Dtype dtype);      // bytes of one element
+std::string_view dtype_name(Dtype dtype);  // "f32", "bf16", "f8_e4m3", "i64", "bool", ...
 std::optional<Dtype> dtype_from_name(std::string_view name);
 
 // A row-major, gap-free, little-endian array. Does not own its bytes: they live as long as the file
 // object or buffer that it was parsed from. A file may place data at any byte, so ask is_aligned()
 // before a cast of `data`.
 struct Array {
-  std::string name;                 // empty for npy
+  std::string name;  // empty for npy
   Dtype dtype = Dtype::kF32;
   std::vector<std::int64_t> shape;  // each >= 0; empty for a scalar
   const std::byte* data = nullptr;  // may be null when bytes == 0
@@ -57,8 +57,8 @@ struct Array {
   }
 };
 
-// Product of shape times the element size; nullopt if it exceeds INT64_MAX or an extent is negative.
-// An array with an extent of 0 is empty, whatever the others are.
+// Product of shape times the element size; nullopt if it exceeds INT64_MAX or an extent is
+// negative. An array with an extent of 0 is empty, whatever the others are.
 std::optional<std::size_t> byte_count(Dtype dtype, const std::vector<std::int64_t>& shape);
 
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
@@ -66,6 +66,11 @@ std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2, 3]"
 // Text from a file as it may stand in a message: printable ASCII, the rest as \xNN, at most
 // `limit` bytes of it and then "...".
 std::string printable(std::string_view text, std::size_t limit = 80);
+std::string quote(std::string_view text);  // printable, in single quotes
+
+// For writers: throws FileError, "<where>: has B bytes, but ...", where an array contradicts
+// itself.
+void check_consistent(const Array& array, const std::string& where);
 
 inline constexpr std::size_t kMaxRank = 32;  // more dimensions than any tensor, few enough to print
 

@@ -20,8 +20,7 @@ namespace {
 constexpr std::size_t kPathLimit = 300;  // bytes of a path in a message
 
 [[noreturn]] void fail_system(const std::string& path, const char* action, int error) {
-  throw FileError(printable(path, kPathLimit) + ": cannot " + action + ": " +
-                  std::strerror(error));
+  throw FileError(printable(path, kPathLimit) + ": cannot " + action + ": " + std::strerror(error));
 }
 
 class Descriptor {
@@ -44,7 +43,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   // O_NONBLOCK: a FIFO without a writer would otherwise hang here instead of being refused below.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) fail_system(path, "open", errno);
-  struct stat info {};
+  struct stat info{};
   if (::fstat(file.get(), &info) != 0) fail_system(path, "stat", errno);
   if (!S_ISREG(info.st_mode))
     throw FileError(printable(path.native(), kPathLimit) + ": is not a regular file");
@@ -73,7 +72,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 OutputFile::OutputFile(const std::filesystem::path& path) : target_(path) {
-  struct stat info {};
+  struct stat info{};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     written_ = target_;
     fd_ = ::open(written_.c_str(), O_WRONLY | O_CLOEXEC);
@@ -109,7 +108,9 @@ void OutputFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void OutputFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+void OutputFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text)));
+}
 
 void OutputFile::commit() {
   const int fd = std::exchange(fd_, -1);
@@ -120,6 +121,8 @@ void OutputFile::commit() {
   fail_system(target_, "finish", reason);
 }
 
-void OutputFile::fail(const char* action) const { fail_system(target_, action, errno); }
+void OutputFile::fail(const char* action) const {
+  fail_system(target_, action, errno);
+}
 
 }  // namespace tegula::io
