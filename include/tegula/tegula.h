@@ -39,6 +39,14 @@ extern "C" {
 /* Changes only when a program built against an older header can no longer run; it is the SONAME's number. */
 #define TEGULA_ABI_VERSION 1
 
+/* tegula_NAME_init(tegula_NAME*) sets struct_size and the defaults. It passes the size that the caller was compiled with, so that
+ * a newer library never writes past an older caller's structure; other languages call tegula_NAME_init_sized themselves. */
+#define TEGULA_DEFINE_INIT(type, argument)                                             \
+  TEGULA_API tegula_status type##_init_sized(type* argument, size_t struct_size);      \
+  static inline tegula_status type##_init(type* argument) {                            \
+    return type##_init_sized(argument, sizeof *argument);                              \
+  }
+
 /* ---- Status ------------------------------------------------------------------------------------------------------------ */
 
 typedef enum tegula_status {
@@ -54,7 +62,7 @@ typedef enum tegula_status {
 /* Text of the calling thread's last failure: one line, valid until that thread's next call. "" if there was none. */
 TEGULA_API const char* tegula_last_error(void);
 /* "invalid argument", ... ; never NULL. */
-TEGULA_API const char* tegula_status_name(tegula_status status);
+TEGULA_API const char* tegula_status_name(int32_t status);
 
 /* ---- Types and tensors ---------------------------------------------------------------------------------------------------- */
 
@@ -71,9 +79,9 @@ typedef enum tegula_dtype {
 } tegula_dtype;
 
 /* "f32", "bf16", ...; "none" for TEGULA_DTYPE_NONE, "?" for anything else. */
-TEGULA_API const char* tegula_dtype_name(tegula_dtype dtype);
+TEGULA_API const char* tegula_dtype_name(int32_t dtype);
 /* Bytes of one element, 0 for TEGULA_DTYPE_NONE and unknown values. */
-TEGULA_API size_t tegula_dtype_size(tegula_dtype dtype);
+TEGULA_API size_t tegula_dtype_size(int32_t dtype);
 
 typedef enum tegula_device_kind { /* DLPack's numbers */
   TEGULA_CPU = 1,
@@ -98,7 +106,7 @@ typedef struct tegula_tensor {
 } tegula_tensor;
 
 /* Fills *tensor with a row-major CPU tensor. shape holds ndim entries. */
-TEGULA_API tegula_status tegula_tensor_init(tegula_tensor* tensor, void* data, tegula_dtype dtype, int32_t ndim,
+TEGULA_API tegula_status tegula_tensor_init(tegula_tensor* tensor, void* data, int32_t dtype, int32_t ndim,
                                             const int64_t* shape);
 
 /* An index tensor (int32; slot_mapping int64). host: an optional packed row-major copy in host memory of a device tensor, which
@@ -186,7 +194,7 @@ typedef enum tegula_isa { /* CPU instruction sets with a kernel family of their 
 } tegula_isa;
 
 /* "scalar", "avx2", ...; "auto"; "?" for anything else. */
-TEGULA_API const char* tegula_isa_name(tegula_isa isa);
+TEGULA_API const char* tegula_isa_name(int32_t isa);
 
 /* Plain data for planning. tegula_device_init() describes the CPU of this machine; TEGULA_ISA in the environment ("scalar",
  * "avx2", "avx512", "avx512bf16") chooses among the instruction sets that it has. */
@@ -199,7 +207,7 @@ typedef struct tegula_device {
   const void* tuning;  /* reserved for a calibrated table; must be NULL */
 } tegula_device;
 
-TEGULA_API tegula_status tegula_device_init(tegula_device* device);
+TEGULA_DEFINE_INIT(tegula_device, device)
 
 /* A task of a parallel loop. worker identifies the caller's scratch: 0 <= worker < the device's num_workers. */
 typedef void (*tegula_task_fn)(void* argument, int64_t task, int32_t worker);
@@ -214,7 +222,7 @@ typedef struct tegula_executor {
   int32_t num_workers;
 } tegula_executor;
 
-TEGULA_API tegula_status tegula_executor_init(tegula_executor* executor);
+TEGULA_DEFINE_INIT(tegula_executor, executor)
 
 /* How to run one call. NULL in its place: everything by default. */
 typedef struct tegula_execution {
@@ -226,7 +234,7 @@ typedef struct tegula_execution {
   int32_t* error_word;             /* CUDA: receives 1 + the index of a sequence with bad indices; NULL: not wanted */
 } tegula_execution;
 
-TEGULA_API tegula_status tegula_execution_init(tegula_execution* execution);
+TEGULA_DEFINE_INIT(tegula_execution, execution)
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------------------------- */
 
@@ -272,8 +280,8 @@ typedef struct tegula_forward_args {
   const tegula_tensor* descale_v;
 } tegula_forward_args;
 
-TEGULA_API tegula_status tegula_forward_args_init(tegula_forward_args* args);
-TEGULA_API tegula_status tegula_problem_init(tegula_problem* problem);
+TEGULA_DEFINE_INIT(tegula_forward_args, args)
+TEGULA_DEFINE_INIT(tegula_problem, problem)
 
 /* Fills operation, types, layouts, operands and sizes of *problem from the tensors; leaves what the caller sets alone. */
 TEGULA_API tegula_status tegula_describe_forward(const tegula_forward_args* args, tegula_problem* problem);
@@ -296,6 +304,8 @@ typedef struct tegula_plan_info {
   size_t scratch_bytes; /* any content, any call; all that a CPU call uses besides a few hundred bytes a sequence */
   size_t state_bytes;   /* 0 on the CPU */
 } tegula_plan_info;
+
+TEGULA_DEFINE_INIT(tegula_plan_info, info)
 
 /* Decides how calls like *problem run on *device (NULL: this machine's CPU). Pure and cheap; nothing is compiled or measured. */
 TEGULA_API tegula_status tegula_plan_create(const tegula_problem* problem, const tegula_device* device, tegula_plan** plan);
@@ -352,7 +362,7 @@ typedef struct tegula_append_kv_args {
   const tegula_tensor* descale_v;
 } tegula_append_kv_args;
 
-TEGULA_API tegula_status tegula_append_kv_args_init(tegula_append_kv_args* args);
+TEGULA_DEFINE_INIT(tegula_append_kv_args, args)
 TEGULA_API tegula_status tegula_append_kv(const tegula_append_kv_args* args, const tegula_execution* execution);
 
 /* ---- Combine partial results -------------------------------------------------------------------------------------------------------------- */
@@ -372,7 +382,7 @@ typedef struct tegula_combine_args {
   const tegula_tensor* sink;
 } tegula_combine_args;
 
-TEGULA_API tegula_status tegula_combine_args_init(tegula_combine_args* args);
+TEGULA_DEFINE_INIT(tegula_combine_args, args)
 TEGULA_API tegula_status tegula_combine(const tegula_combine_args* args, const tegula_execution* execution);
 
 /* ---- The library itself ----------------------------------------------------------------------------------------------------------------------- */
@@ -396,6 +406,8 @@ TEGULA_API void tegula_set_log_callback(tegula_log_fn callback, void* context);
 
 /* Frees idle scratch of the process-wide pool and returns it to the system; *freed (may be NULL) receives the bytes. */
 TEGULA_API tegula_status tegula_trim_memory(size_t* freed);
+
+#undef TEGULA_DEFINE_INIT
 
 #ifdef __cplusplus
 } /* extern "C" */
