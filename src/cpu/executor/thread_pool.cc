@@ -127,8 +127,10 @@ ThreadPool& ThreadPool::process_pool() noexcept {
   return *pool;
 }
 
-void ThreadPool::parallel_for(int64_t count, TaskFn fn, void* argument) noexcept {
-  const auto helpers = static_cast<int32_t>(std::min<int64_t>(count, num_workers_)) - 1;
+void ThreadPool::parallel_for(int64_t count, TaskFn fn, void* argument,
+                              int32_t max_workers) noexcept {
+  const int32_t limit = std::min(num_workers_, max_workers);
+  const auto helpers = static_cast<int32_t>(std::min<int64_t>(count, limit)) - 1;
   if (helpers <= 0 || inside_task || busy_.exchange(true, std::memory_order_acquire)) {
     return run_inline(count, fn, argument);
   }
@@ -185,7 +187,7 @@ void ThreadPool::worker_loop(int32_t id) noexcept {
       const uint32_t joined = state - kOnePlace + 1;
       if (!state_.compare_exchange_weak(state, joined, std::memory_order_acquire)) continue;
       wake_workers(joined);
-      run_tasks(id);
+      run_tasks(places(state));  // the place taken is the worker's number in this job
       if (id > num_started_) return;  // a child forked inside a task on this thread
       state = state_.fetch_sub(1, std::memory_order_release);
       if ((state & kActiveMask) == 1 && (state & kCallerSleeps)) futex_wake(state_, 1, kCallerBit);

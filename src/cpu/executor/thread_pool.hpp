@@ -20,10 +20,11 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   // Runs fn(argument, t, worker) once for each t in [0, count), in any order, worker in
-  // [0, num_workers()), one task at a time per worker of this call; what the tasks wrote is visible
+  // [0, min(num_workers(), max_workers)), one task at a time per worker of this call; what the tasks wrote is visible
   // after the return. fn must not throw, and its tasks must not wait for one another: a call from
   // inside a task, or while another thread's call has the pool, runs all tasks on its own thread.
-  void parallel_for(int64_t count, TaskFn fn, void* argument) noexcept;
+  void parallel_for(int64_t count, TaskFn fn, void* argument,
+                    int32_t max_workers = INT32_MAX) noexcept;
 
   int32_t num_workers() const noexcept { return num_workers_; }
 
