@@ -131,8 +131,11 @@ class HeaderReader {
     std::int64_t value = 0;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
       const int digit = text_[at_] - '0';
-      if (value > (kMax - digit) / 10)
-        fail("shape", "extent " + printable(text_.substr(start, 24)) + " exceeds 2^63 - 1");
+      if (value > (kMax - digit) / 10) {
+        const std::size_t end = text_.find_first_not_of("0123456789", start);
+        fail("shape",
+             "extent " + printable(text_.substr(start, end - start)) + " exceeds 2^63 - 1");
+      }
       value = value * 10 + digit;
     }
     if (at_ == start) fail("shape", "expected an extent (an integer >= 0), found " + found());

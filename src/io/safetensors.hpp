@@ -5,7 +5,7 @@
 // the tensors' ranges cover the data section from its first byte to its last without gap or
 // overlap, and each range has the size that dtype and shape ask for. Beyond it, these are refused:
 // names and metadata keys that stand twice, fields of a tensor other than dtype, shape and
-// data_offsets, more than kMaxRank dimensions, more than 2^20 tensors or 2^16 metadata entries, and
+// data_offsets, more than kMaxRank dimensions, more than 2^17 tensors or 2^16 metadata entries, and
 // dtypes without whole bytes (F4, F6_*) or without a use here (F8_E8M0, C64).
 #pragma once
 

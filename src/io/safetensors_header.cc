@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 
 // Bound what the parsed form of a hostile header costs to about the header's own size.
-constexpr std::size_t kMaxTensors = std::size_t{1} << 20;
+constexpr std::size_t kMaxTensors = std::size_t{1} << 17;
 constexpr std::size_t kMaxMetadata = std::size_t{1} << 16;
 
 struct DtypeCode {
