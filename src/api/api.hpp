@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Argument checks: what the caller gave in, a problem or a resolved call out, or the first thing that is wrong with it.
+// Argument checks: what the caller gave in, a problem or a resolved call out, or the first thing
+// that is wrong with it.
 #pragma once
 
 #include <tegula/tegula.h>
@@ -12,15 +13,22 @@ namespace tegula::api {
 // Types, layouts, operands and sizes from the tensors (tegula_describe_forward).
 Status describe_forward(const tegula_forward_args& args, tegula_problem& problem);
 
-// Checks every field against contract.md, 2 to 4, and resolves defaults: o_dtype, softmax_scale, seqlen maxima, and causal into
-// window_right = 0. What the CPU or CUDA column refuses by name is the planner's business, not this function's.
+// Checks every field against contract.md, 2 to 4, and resolves defaults: o_dtype, softmax_scale,
+// seqlen maxima, fixed_split rounded up, and causal into window_right = 0. Only what no device
+// serves is refused here; the rest is the planner's business.
 Status resolve_problem(const tegula_problem& given, tegula_problem& resolved);
 
-// Checks the tensors against the plan's problem (types, heads, dims, layout equal; sizes at most the maxima) and every index
-// that is visible on the host, then resolves pointers and strides.
-Status resolve_forward(const tegula_problem& problem, const tegula_forward_args& args, ForwardCall& call);
+// Checks the tensors against the plan's problem (types, heads, dims, layout, operands equal; sizes
+// at most the maxima) and every index that is visible on the host, then resolves pointers and
+// strides. call.problem points to `problem`.
+Status resolve_forward(const tegula_problem& problem, const tegula_device& device,
+                       const tegula_forward_args& args, ForwardCall& call);
+// No plan: the device is that of the tensors, all of them.
 Status resolve_append_kv(const tegula_append_kv_args& args, AppendCall& call);
 Status resolve_combine(const tegula_combine_args& args, CombineCall& call);
-Status resolve_execution(const tegula_execution* given, Execution& execution);
+// given may be NULL. num_workers: the plan's, a bound for the executor's; 0 = no bound.
+Status resolve_execution(const tegula_execution* given, int32_t num_workers, Execution& execution);
+// given may be NULL: this machine's CPU.
+Status resolve_device(const tegula_device* given, tegula_device& device);
 
 }  // namespace tegula::api

@@ -7,7 +7,7 @@ namespace {
 constexpr DtypeInfo kUnknown = {"?", 0, 255};
 // Indexed by tegula_dtype.
 constexpr DtypeInfo kDtypes[] = {
-    {"none", 0, 255}, {"f32", 4, 2},   {"f16", 2, 2},  {"bf16", 2, 4}, {"e4m3", 1, 10},
+    {"none", 0, 255}, {"f32", 4, 2},  {"f16", 2, 2}, {"bf16", 2, 4}, {"e4m3", 1, 10},
     {"e5m2", 1, 12},  {"bool", 1, 6}, {"i32", 4, 0}, {"i64", 8, 0},
 };
 constexpr int32_t kNumDtypes = sizeof kDtypes / sizeof kDtypes[0];

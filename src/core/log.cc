@@ -9,7 +9,8 @@
 namespace tegula {
 namespace {
 
-// The mutex keeps callback and context a pair; the callback itself runs outside it, so it may set another one.
+// The mutex keeps callback and context a pair; the callback itself runs outside it, so it may set
+// another one.
 constinit std::mutex mutex;
 constinit tegula_log_fn current_callback = nullptr;
 constinit void* current_context = nullptr;

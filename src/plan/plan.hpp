@@ -47,6 +47,11 @@ std::string explain(const Plan& plan);
 // The CPU of this machine, the environment's TEGULA_ISA applied; fails if that names an unknown or absent ISA.
 Status describe_cpu(tegula_device& device);
 
+// What this build and the device can do (tegula_capability); device is checked.
+Status capability(const tegula_device& device, const char* name, int64_t* value);
+// Frees the idle scratch of all back ends; the bytes freed.
+size_t trim_memory();
+
 Status run_append_kv(const AppendCall& call, const Execution& execution);
 Status run_combine(const CombineCall& call, const Execution& execution);
 

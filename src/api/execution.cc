@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where and with what a call runs: tegula_device and tegula_execution.
+#include "src/api/api.hpp"
+#include "src/api/check.hpp"
+#include "src/plan/plan.hpp"
+
+namespace tegula::api {
+
+Status resolve_device(const tegula_device* given, tegula_device& device) {
+  if (given == nullptr) {
+    device = tegula_device{};
+    device.struct_size = sizeof device;
+    return describe_cpu(device);
+  }
+  TEGULA_RETURN_IF_ERROR(read_struct("device", given, device));
+  if (device.kind != TEGULA_CPU && device.kind != TEGULA_CUDA) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "device.kind: %" PRId32 " is not TEGULA_CPU (1) or TEGULA_CUDA (2)", device.kind);
+  }
+  if (device.index < 0)
+    return fail(TEGULA_INVALID_ARGUMENT, "device.index: %" PRId32 " is less than 0", device.index);
+  if (device.isa < TEGULA_ISA_AUTO || device.isa > TEGULA_ISA_AVX512BF16) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "device.isa: %" PRId32 " is not within 0 (auto) and %d (avx512bf16)", device.isa,
+                TEGULA_ISA_AVX512BF16);
+  }
+  if (device.num_workers < 1) {
+    return fail(TEGULA_INVALID_ARGUMENT, "device.num_workers: %" PRId32 " is less than 1",
+                device.num_workers);
+  }
+  if (device.tuning != nullptr) {
+    return fail(TEGULA_UNSUPPORTED,
+                "device.tuning: is not NULL; calibrated tables are not supported by version %d.%d",
+                TEGULA_VERSION_MAJOR, TEGULA_VERSION_MINOR);
+  }
+  return {};
+}
+
+Status resolve_execution(const tegula_execution* given, int32_t num_workers, Execution& execution) {
+  execution = Execution{};
+  if (given == nullptr) return {};
+  tegula_execution known;
+  TEGULA_RETURN_IF_ERROR(read_struct("execution", given, known));
+  if (known.executor != nullptr) {
+    tegula_executor executor;
+    TEGULA_RETURN_IF_ERROR(read_struct("execution.executor", known.executor, executor));
+    if (executor.parallel_for == nullptr) {
+      return fail(TEGULA_INVALID_ARGUMENT, "execution.executor: parallel_for is NULL");
+    }
+    if (executor.num_workers < 1) {
+      return fail(TEGULA_INVALID_ARGUMENT,
+                  "execution.executor: num_workers %" PRId32 " is less than 1",
+                  executor.num_workers);
+    }
+    if (num_workers != 0 && executor.num_workers > num_workers) {
+      return fail(TEGULA_INVALID_ARGUMENT,
+                  "execution.executor: num_workers %" PRId32 " is more than the plan's %" PRId32,
+                  executor.num_workers, num_workers);
+    }
+  }
+  if (known.workspace == nullptr && known.workspace_size != 0) {
+    return fail(TEGULA_INVALID_ARGUMENT, "execution.workspace: is NULL, but workspace_size is %zu",
+                known.workspace_size);
+  }
+  execution.executor = known.executor;
+  execution.stream = known.stream;
+  execution.workspace = known.workspace;
+  execution.workspace_size = known.workspace_size;
+  execution.error_word = known.error_word;
+  return {};
+}
+
+}  // namespace tegula::api

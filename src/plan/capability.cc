@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// tegula_capability's names, and the memory that all back ends keep between calls.
+#include <cstring>
+
+#include "src/core/limits.hpp"
+#include "src/cpu/executor/scratch_pool.hpp"
+#include "src/cpu/executor/topology.hpp"
+#include "src/plan/plan.hpp"
+
+namespace tegula {
+namespace {
+
+#ifndef TEGULA_HAVE_ISA_SCALAR
+#define TEGULA_HAVE_ISA_SCALAR 0
+#endif
+#ifndef TEGULA_HAVE_ISA_AVX2
+#define TEGULA_HAVE_ISA_AVX2 0
+#endif
+#ifndef TEGULA_HAVE_ISA_AVX512
+#define TEGULA_HAVE_ISA_AVX512 0
+#endif
+#ifndef TEGULA_HAVE_ISA_AVX512BF16
+#define TEGULA_HAVE_ISA_AVX512BF16 0
+#endif
+
+int64_t isa_capability(cpu::Isa isa, bool built) {
+  return (built ? 1 : 0) | (cpu::cpu_info().can_run(isa) ? 2 : 0);
+}
+
+struct Entry {
+  const char* name;
+  int64_t (*value)(const tegula_device& device);
+};
+
+// The CUDA back end is not in this build: what is true of the CPU is 0 there.
+int64_t on_cpu(const tegula_device& device, int64_t value) {
+  return device.kind == TEGULA_CPU ? value : 0;
+}
+
+constexpr Entry kEntries[] = {
+    {"isa.scalar",
+     [](const tegula_device&) {
+       return isa_capability(cpu::Isa::kScalar, TEGULA_HAVE_ISA_SCALAR);
+     }},
+    {"isa.avx2",
+     [](const tegula_device&) { return isa_capability(cpu::Isa::kAvx2, TEGULA_HAVE_ISA_AVX2); }},
+    {"isa.avx512",
+     [](const tegula_device&) {
+       return isa_capability(cpu::Isa::kAvx512, TEGULA_HAVE_ISA_AVX512);
+     }},
+    {"isa.avx512bf16",
+     [](const tegula_device&) {
+       return isa_capability(cpu::Isa::kAvx512Bf16, TEGULA_HAVE_ISA_AVX512BF16);
+     }},
+    {"cuda", [](const tegula_device&) { return int64_t{0}; }},
+    {"forward", [](const tegula_device& device) { return on_cpu(device, 1); }},
+    {"append_kv", [](const tegula_device& device) { return on_cpu(device, 1); }},
+    {"combine", [](const tegula_device& device) { return on_cpu(device, 1); }},
+    {"backward", [](const tegula_device&) { return int64_t{0}; }},
+    {"head_dim.max", [](const tegula_device& device) { return on_cpu(device, kMaxHeadDim); }},
+    {"head_dim_v.max", [](const tegula_device& device) { return on_cpu(device, kMaxHeadDim); }},
+    {"num_splits.max", [](const tegula_device& device) { return on_cpu(device, kMaxSplits); }},
+    {"num_workers", [](const tegula_device&) { return int64_t{cpu::default_num_workers()}; }},
+};
+
+}  // namespace
+
+Status capability(const tegula_device& device, const char* name, int64_t* value) {
+  for (const Entry& entry : kEntries) {
+    if (std::strcmp(entry.name, name) == 0) {
+      *value = entry.value(device);
+      return {};
+    }
+  }
+  char known[256] = "";
+  size_t used = 0;
+  for (const Entry& entry : kEntries) {
+    const size_t length = std::strlen(entry.name);
+    if (used + length + 3 > sizeof known) break;
+    if (used > 0) used += static_cast<size_t>(std::strlen(std::strcpy(known + used, ", ")));
+    std::memcpy(known + used, entry.name, length + 1);
+    used += length;
+  }
+  return fail(TEGULA_INVALID_ARGUMENT, "name: \"%.64s\" is not one of %s", name, known);
+}
+
+size_t trim_memory() {
+  return static_cast<size_t>(cpu::ScratchPool::process_pool().trim());
+}
+
+}  // namespace tegula
