@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of CpuInfo that x86 tells by instruction; on other CPUs these leave their argument alone.
+// The part of CpuInfo that x86 tells by instruction; elsewhere these leave their argument alone.
 #pragma once
 
 #include "src/cpu/executor/topology.hpp"

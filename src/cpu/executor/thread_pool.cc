@@ -137,7 +137,7 @@ void ThreadPool::parallel_for(int64_t count, TaskFn fn, void* argument,
   const int32_t open_places = std::min(helpers, start_workers(helpers));
   job_ = {fn, argument, count};
   next_task_.store(0, std::memory_order_relaxed);
-  // seq_cst with num_asleep_: either this thread sees the sleeper, or the sleeper sees the new state.
+  // seq_cst with num_asleep_: this thread sees the sleeper, or the sleeper sees the new state.
   const uint32_t opened = static_cast<uint32_t>(open_places) * kOnePlace;
   state_.exchange(opened, std::memory_order_seq_cst);
   wake_workers(opened);

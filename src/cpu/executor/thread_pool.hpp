@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread pool behind the default executor. docs/design/cpu_executor.md has the reasons and figures.
+// The thread pool behind the default executor; docs/design/cpu_executor.md has the figures.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,10 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   // Runs fn(argument, t, worker) once for each t in [0, count), in any order, worker in
-  // [0, min(num_workers(), max_workers)), one task at a time per worker of this call; what the tasks wrote is visible
-  // after the return. fn must not throw, and its tasks must not wait for one another: a call from
-  // inside a task, or while another thread's call has the pool, runs all tasks on its own thread.
+  // [0, min(num_workers(), max_workers)), one task at a time per worker of this call; what tasks
+  // wrote is visible after the return. fn must not throw, and its tasks must not wait for one
+  // another: a call from inside a task, or while another thread's call has the pool, runs all tasks
+  // on its own thread.
   void parallel_for(int64_t count, TaskFn fn, void* argument,
                     int32_t max_workers = INT32_MAX) noexcept;
 

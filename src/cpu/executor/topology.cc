@@ -153,7 +153,7 @@ CpuInfo read_cpu_info() {
   while (first_cpu + 1 < kMaxCpus && !has_cpu(info.affinity, first_cpu)) ++first_cpu;
   if (!has_cpu(info.affinity, first_cpu)) first_cpu = 0;
   if (!read_cache_sizes("", first_cpu, info.caches) && !cpuid_cache_sizes(info.caches)) {
-    // Small enough for every server core of the last decade: a tile too small costs less than one too large.
+    // Every server core of the last decade has these; too small a tile costs less than too large.
     info.caches = {32 << 10, 256 << 10, 0, 0, CacheSource::kDefault};
   }
 
@@ -220,15 +220,12 @@ bool parse_cpu_list(std::string_view text, AffinityMask& mask) {
   mask = AffinityMask{};
   text = trim(text);
   while (!text.empty()) {
-    std::string_view range = next_field(text, ',');
+    const std::string_view range = next_field(text, ',');
+    const size_t dash = range.find('-');
     int64_t first = 0;
-    int64_t last = 0;
-    if (!parse_number(next_field(range, '-'), first)) return false;
-    if (!range.empty()) {
-      if (!parse_number(range, last)) return false;
-    } else {
-      last = first;
-    }
+    if (!parse_number(range.substr(0, dash), first)) return false;
+    int64_t last = first;
+    if (dash != std::string_view::npos && !parse_number(range.substr(dash + 1), last)) return false;
     if (first < 0 || last < first || last >= kMaxCpus) return false;
     for (int64_t cpu = first; cpu <= last; ++cpu) {
       CPU_SET_S(static_cast<size_t>(cpu), sizeof mask.words, mask.words);
@@ -270,8 +267,8 @@ int32_t read_cgroup_quota(const std::string& root) {
 
     std::string_view path;
     if (!own_cgroup_path(cgroups, version2, path)) continue;
-    // In a container the mount shows one folder of the hierarchy, and the path may still be the host's or
-    // lead out of it ("/.."): then the folder that is mounted is the process's own.
+    // In a container the mount shows one folder of the hierarchy, and the path may still be the
+    // host's or lead out of it ("/.."): then the folder that is mounted is the process's own.
     if (mounted != "/") {
       const bool below = path.starts_with(mounted) &&
                          (path.size() == mounted.size() || path[mounted.size()] == '/');
