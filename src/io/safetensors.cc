@@ -147,10 +147,9 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Array>
   const std::string name = printable(path.native(), 300);
   refuse_duplicates(arrays, name);
   std::vector<const Array*> order;
-  for (const Array& array : arrays) order.push_back(&array);
-  std::stable_sort(order.begin(), order.end(), [](const Array* a, const Array* b) {
-    return dtype_bytes(a->dtype) > dtype_bytes(b->dtype);
-  });
+  for (std::size_t width : {8, 4, 2, 1})
+    for (const Array& array : arrays)
+      if (dtype_bytes(array.dtype) == width) order.push_back(&array);
 
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadataKey] = metadata;
