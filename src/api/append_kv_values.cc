@@ -14,8 +14,9 @@ namespace {
 Status check_scale_values(const char* name, const StridedView& scale, const tegula_tensor* tensor,
                           const AppendSizes& s) {
   if (tensor == nullptr || !has_elements(*tensor)) return {};
-  const int64_t batch = tensor->ndim == 2 ? s.batch : 1;
-  const int64_t heads = tensor->ndim >= 1 ? tensor->shape[tensor->ndim - 1] : 1;
+  // A broadcast value is looked at once.
+  const int64_t batch = scale.strides[0] != 0 ? s.batch : 1;
+  const int64_t heads = scale.strides[1] != 0 ? s.num_heads_kv : 1;
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       const float value = scale.f32(b, h);

@@ -123,7 +123,7 @@ tegula_status tegula_tensor_init(tegula_tensor* tensor, void* data, int32_t dtyp
     made.type_bits = static_cast<uint8_t>(8 * tegula::dtype_size(dtype));
     made.type_lanes = 1;
     made.ndim = ndim;
-    int64_t stride = 1;
+    int64_t stride = 1, bytes;
     for (int32_t i = ndim - 1; i >= 0; --i) {
       if (shape[i] < 0) {
         return fail(TEGULA_INVALID_ARGUMENT,
@@ -131,7 +131,8 @@ tegula_status tegula_tensor_init(tegula_tensor* tensor, void* data, int32_t dtyp
       }
       made.shape[i] = shape[i];
       made.strides[i] = stride;
-      if (__builtin_mul_overflow(stride, std::max<int64_t>(shape[i], 1), &stride)) {
+      if (__builtin_mul_overflow(stride, std::max<int64_t>(shape[i], 1), &stride) ||
+          __builtin_mul_overflow(stride, made.type_bits / 8, &bytes)) {
         return fail(TEGULA_INVALID_ARGUMENT,
                     "tensor: shape[%" PRId32 "] %" PRId64 " is beyond 64-bit offsets", i, shape[i]);
       }
