@@ -54,8 +54,7 @@ Status init(const char* name, T* given, size_t struct_size) {
 
 extern "C" {
 
-// ---- Names
-// ------------------------------------------------------------------------------------------------------------------
+// ---- Names --------------------------------------------------------------------------------------
 
 const char* tegula_last_error(void) {
   return tegula::error_text();
@@ -99,8 +98,7 @@ int32_t tegula_abi_version(void) {
   return TEGULA_ABI_VERSION;
 }
 
-// ---- Structures
-// -------------------------------------------------------------------------------------------------------------
+// ---- Structures ---------------------------------------------------------------------------------
 
 tegula_status tegula_tensor_init(tegula_tensor* tensor, void* data, int32_t dtype, int32_t ndim,
                                  const int64_t* shape) {
@@ -185,8 +183,7 @@ tegula_status tegula_combine_args_init_sized(tegula_combine_args* args, size_t s
   return guarded([&] { return init("args", args, struct_size); });
 }
 
-// ---- Forward
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Forward ------------------------------------------------------------------------------------
 
 tegula_status tegula_describe_forward(const tegula_forward_args* args, tegula_problem* problem) {
   return guarded([&]() -> Status {
@@ -287,8 +284,7 @@ tegula_status tegula_forward(const tegula_plan* plan, const tegula_forward_args*
   });
 }
 
-// ---- Operations without a plan
-// ----------------------------------------------------------------------------------------------
+// ---- Operations without a plan ------------------------------------------------------------------
 
 tegula_status tegula_append_kv(const tegula_append_kv_args* args,
                                const tegula_execution* execution) {
@@ -317,8 +313,7 @@ tegula_status tegula_combine(const tegula_combine_args* args, const tegula_execu
   });
 }
 
-// ---- The library
-// ------------------------------------------------------------------------------------------------------------
+// ---- The library --------------------------------------------------------------------------------
 
 tegula_status tegula_capability(const tegula_device* device, const char* name, int64_t* value) {
   return guarded([&]() -> Status {
