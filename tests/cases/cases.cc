@@ -119,9 +119,10 @@ void check_consistent(const Case& item) {
   const auto equal = [](const std::vector<std::int64_t>& list) {
     return std::adjacent_find(list.begin(), list.end(), std::not_equal_to<>()) == list.end();
   };
-  check(item.ragged_q || item.seqused_q || equal(item.seqlens_q),
+  const bool forward = item.op == Op::kForward;
+  check(!forward || item.ragged_q || item.seqused_q || equal(item.seqlens_q),
         "seqlens_q: differ in a dense layout without seqused_q");
-  check(item.layout_k != LayoutK::kDense || item.seqused_k || equal(item.seqlens_k),
+  check(!forward || item.layout_k != LayoutK::kDense || item.seqused_k || equal(item.seqlens_k),
         "seqlens_k: differ in a dense layout without seqused_k");
   check(!item.paged() || item.seqused_k, "seqused_k: required for pages");
   check(item.new_tokens != NewTokens::kNumber || equal(item.seqlens_new), "seqlens_new: differ");

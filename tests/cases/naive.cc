@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as a first program would write it: fp32 scores of a whole row, softmax, PV.
+// Stand-ins for the library. Attention as a first program would write it: fp32 scores of a whole
+// row, softmax, PV; and the oracle's rows as they are.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -66,6 +67,23 @@ void run_naive(ForwardData& data) {
         if (item.lse) {
           data.set_lse(b, i, h, static_cast<double>(any ? top + std::log(sum) : sink));
         }
+      }
+    }
+  }
+}
+
+void run_oracle(ForwardData& data, const ChangeSequence& change) {
+  const Case& item = data.item();
+  for (std::int64_t b = 0; b < item.batch(); ++b) {
+    oracle::Attention call = data.attention(b, 0.0);
+    if (change) change(b, call);
+    for (std::int64_t i = 0; i < call.seqlen_q; ++i) {
+      for (std::int64_t h = 0; h < call.num_heads_q; ++h) {
+        const oracle::Row row = oracle::attend_row(call, i, h);
+        for (std::int64_t d = 0; d < call.head_dim_v; ++d) {
+          data.set_o(b, i, h, d, row.o[static_cast<std::size_t>(d)]);
+        }
+        if (item.lse) data.set_lse(b, i, h, row.lse);
       }
     }
   }

@@ -15,7 +15,7 @@ inline std::uint64_t splitmix64(std::uint64_t seed, std::uint64_t index) {
   return z ^ (z >> 31);
 }
 
-// Sum of four 32-bit draws minus 2^33: nearly normal, standard deviation 1.155 * 2^32.
+// Sum of four 32-bit draws minus 2^33: nearly normal, standard deviation 1.155 * 2^31.
 inline std::int64_t bell(std::uint64_t seed, std::uint64_t index) {
   const std::uint64_t a = splitmix64(seed, 2 * index);
   const std::uint64_t b = splitmix64(seed, 2 * index + 1);
@@ -23,9 +23,9 @@ inline std::int64_t bell(std::uint64_t seed, std::uint64_t index) {
   return static_cast<std::int64_t>(sum) - (std::int64_t{1} << 33);
 }
 
-// One value: exact in double (35 bits times a small integer), to be rounded once to its type.
+// One value of standard deviation 1.155 * 2^log2_scale * factor: exact in double (35 bits times a small integer), to be rounded once to its type.
 inline double value(std::uint64_t seed, std::uint64_t index, int log2_scale, int factor = 1) {
-  return std::ldexp(static_cast<double>(bell(seed, index) * factor), log2_scale - 32);
+  return std::ldexp(static_cast<double>(bell(seed, index) * factor), log2_scale - 31);
 }
 
 // Independent sequences of one case: seed of operand number `stream`.

@@ -199,6 +199,7 @@ bool selected(const Case& item, const VerifyOptions& options) {
   for (const std::string& tag : options.tags) {
     if (!item.has_tag(tag)) return false;
   }
+  if (options.select && !options.select(item)) return false;
   if (options.filters.empty()) return true;
   return std::any_of(options.filters.begin(), options.filters.end(), [&](const std::string& text) {
     return item.id.find(text) != std::string::npos;

@@ -41,6 +41,7 @@ struct VerifyOptions {
   std::string refusals;              // "": the list of the device's kind under tests/cases/refusals
   std::vector<std::string> tags;     // a case runs only with all of these
   std::vector<std::string> filters;  // and if its id contains one of these (none: every id)
+  std::function<bool(const Case&)> select;  // and if this holds (empty: always)
   int repeats = 20;                  // runs of each forward and combine, all bit-equal; >= 2
   int jobs = 1;                      // cases at once
   bool naive = false;
@@ -73,5 +74,10 @@ std::map<std::string, std::string> load_refusals(const std::string& path);
 
 // Plain fp32 attention on materialised scores: what our error is shown beside.
 void run_naive(ForwardData& data);
+
+// The oracle's own rows, rounded to the outputs' types. `change` may alter the sequence first: a
+// wrong kernel for tests of the judge.
+using ChangeSequence = std::function<void(std::int64_t b, oracle::Attention& call)>;
+void run_oracle(ForwardData& data, const ChangeSequence& change = {});
 
 }  // namespace tegula::cases
