@@ -10,6 +10,7 @@
 
 #include "src/core/calls.hpp"
 #include "src/core/status.hpp"
+#include "src/cpu/forward_plan.hpp"
 
 namespace tegula {
 
@@ -31,13 +32,15 @@ struct Implementation {
 
 struct Plan {
   tegula_problem problem;  // checked, defaults resolved (api::resolve_problem)
-  tegula_device device;    // resolved: isa is never AUTO
+  tegula_device device;    // isa: the one chosen, never AUTO
+  int32_t asked_isa = TEGULA_ISA_AUTO;
   const Implementation* implementation = nullptr;
   int64_t tile_m = 0;
   int64_t tile_n = 0;
   int64_t num_splits = 1;
   size_t scratch_bytes = 0;
   size_t state_bytes = 0;
+  cpu::ForwardPlan cpu;  // of a CPU implementation
 };
 
 // problem is checked and resolved. Fails with TEGULA_UNSUPPORTED and the reasons if no implementation accepts.

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/cpu/families.hpp"
+
+#include <cstring>
+#include <iterator>
+
+#include "src/cpu/executor/topology.hpp"
+
+namespace tegula::cpu {
+
+const KernelFamily* find_family(tegula_isa isa) {
+  switch (isa) {
+    case TEGULA_ISA_SCALAR: return &isa_scalar::kFamily;
+#if TEGULA_HAVE_ISA_AVX2
+    case TEGULA_ISA_AVX2: return &isa_avx2::kFamily;
+#endif
+#if TEGULA_HAVE_ISA_AVX512
+    case TEGULA_ISA_AVX512: return &isa_avx512::kFamily;
+#endif
+#if TEGULA_HAVE_ISA_AVX512BF16
+    case TEGULA_ISA_AVX512BF16: return &isa_avx512bf16::kFamily;
+#endif
+    default: return nullptr;
+  }
+}
+
+bool machine_runs(tegula_isa isa) {
+  switch (isa) {
+    case TEGULA_ISA_SCALAR: return true;
+    case TEGULA_ISA_AVX2: return cpu_info().can_run(Isa::kAvx2);
+    case TEGULA_ISA_AVX512: return cpu_info().can_run(Isa::kAvx512);
+    case TEGULA_ISA_AVX512BF16: return cpu_info().can_run(Isa::kAvx512Bf16);
+    default: return false;
+  }
+}
+
+// Measured: docs/design/cpu_forward.md. Zen 4 is family 25; every AMD CPU with the instruction runs it at the full rate.
+constexpr PairsRule kPairsTable[] = {
+    {"AuthenticAMD", 25, true, "vdpbf16ps does two products at the rate of one FMA on AMD Zen 4 and later"},
+    {"GenuineIntel", 0, false, "vdpbf16ps runs at half the FMA rate on Intel: bf16 is widened instead"},
+    {nullptr, 0, false, "vdpbf16ps has not been measured on this CPU: bf16 is widened instead"},
+};
+
+const PairsRule& pairs_rule() {
+  const CpuInfo& cpu = cpu_info();
+  for (const PairsRule& rule : kPairsTable) {
+    if (rule.vendor == nullptr) return rule;
+    if (std::strcmp(rule.vendor, cpu.vendor) == 0 && cpu.family >= rule.least_family) return rule;
+  }
+  return kPairsTable[std::size(kPairsTable) - 1];
+}
+
+}  // namespace tegula::cpu

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel families of this build, and which of them a call should use.
+#pragma once
+
+#include <tegula/tegula.h>
+
+#include "src/cpu/kernel_abi.hpp"
+
+namespace tegula::cpu {
+
+// nullptr: not in this build (or not an instruction set). Says nothing about the machine.
+const KernelFamily* find_family(tegula_isa isa);
+
+// Whether this machine can run the family's instructions.
+bool machine_runs(tegula_isa isa);
+
+// A row of the committed table: on these CPUs the bf16 dot product is (not) worth using. The first row that fits decides.
+struct PairsRule {
+  const char* vendor;    // nullptr: any
+  int32_t least_family;  // x86 family
+  bool use;
+  const char* reason;  // for explain
+};
+const PairsRule& pairs_rule();  // for this machine
+
+}  // namespace tegula::cpu
