@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the test scripts: runs steps, counts what each passed and failed, and closes with their sum.
+# Sourced by the test scripts: runs steps, counts what each passed and failed, and closes with the sum.
+# What a step prints is indented, so that the only closing line at the margin is the last.
 # shellcheck shell=bash
 tally_passed=0
 tally_failed=0
@@ -8,11 +9,10 @@ tally_rows=()
 tally_folder=$(mktemp -d)
 trap 'rm -rf "$tally_folder"' EXIT
 
-tally_note() {  # tally_note <name> <passed> <failed> <skipped> <seconds>
-  tally_passed=$((tally_passed + $2))
-  tally_failed=$((tally_failed + $3))
-  tally_skipped=$((tally_skipped + $4))
-  tally_rows+=("$(printf '%-28s %7d %7d %8d %7d s' "$@")")
+# Runs a command with its output shown, indented, and kept in $tally_folder/log. Returns its status.
+tally_run() {  # tally_run <command...>
+  "$@" </dev/null 2>&1 | tee "$tally_folder/log" | sed -u 's/^/  /'
+  return "${PIPESTATUS[0]}"
 }
 
 # One check: passes iff the command does. Returns its status, so that what depends on it can be left out.
@@ -20,59 +20,56 @@ tally_step() {  # tally_step <name> <command...>
   local name=$1 start=$SECONDS status=0
   shift
   echo "== $name"
-  "$@" </dev/null || status=$?
-  if [ "$status" = 0 ]; then
-    tally_note "$name" 1 0 0 $((SECONDS - start))
-  else
-    echo "$name: failed with status $status"
-    tally_note "$name" 0 1 0 $((SECONDS - start))
-  fi
-  return "$status"
+  tally_run "$@" || status=$?
+  tally_counted "$name" "$status" "$([ "$status" = 0 ] && echo 1 0 0 || echo 0 1 0)" $((SECONDS - start))
 }
 
-# Every test of a build folder, counted from ctest's JUnit file.
+# Every test of a build folder.
 tally_ctest() {  # tally_ctest <name> <build folder> <ctest argument...>
-  local name=$1 folder=$2 start=$SECONDS status=0 counts
-  local junit=$tally_folder/junit.xml
+  local name=$1 folder=$2
   shift 2
+  tally_junit "$name" ctest --test-dir "$folder" -j "$(nproc)" --output-on-failure --no-tests=error "$@" --output-junit
+}
+
+# A test runner whose last argument is the JUnit file to write, from which its tests are counted.
+tally_junit() {  # tally_junit <name> <command...>
+  local name=$1 start=$SECONDS status=0 counts
+  local junit=$tally_folder/junit.xml
+  shift
   rm -f "$junit"
   echo "== $name"
-  ctest --test-dir "$folder" -j "$(nproc)" --output-on-failure --no-tests=error \
-    --output-junit "$junit" "$@" </dev/null >"$tally_folder/log" 2>&1 || status=$?
-  # The tests that passed need no line of their own.
-  grep -vE '^ *([0-9]+/[0-9]+ Test +#.* Passed |Start +[0-9]+: )' "$tally_folder/log" || true
-  # The first tag, <testsuite>, carries the sums, one attribute a line.
-  counts=$(sed '/>/q' "$junit" 2>/dev/null | sed '1d' | tr '\n' ' ' | awk '
-    { total = failed = skipped = 0
-      for (i = 1; i <= NF; i++) {
-        split($i, pair, "\""); gsub(/[^0-9]/, "", pair[2])
-        if ($i ~ /^tests=/) total = pair[2]
-        if ($i ~ /^failures=/) failed = pair[2]
-        if ($i ~ /^(skipped|disabled)=/) skipped += pair[2]
+  "$@" "$junit" </dev/null >"$tally_folder/log" 2>&1 || status=$?
+  # A test of ctest that passed needs no line of its own.
+  grep -vE '^ *([0-9]+/[0-9]+ Test +#.* Passed |Start +[0-9]+: )' "$tally_folder/log" | sed 's/^/  /'
+  # The first tag <testsuite> carries the sums.
+  counts=$(tr '\n' ' ' 2>/dev/null <"$junit" | grep -o '<testsuite [^>]*>' | head -n 1 | awk -F '"' '
+    { for (i = 1; i < NF; i += 2) {
+        attribute = $i
+        gsub(/[^a-z]/, "", attribute)
+        sub(/^.*testsuite/, "", attribute)
+        value[attribute] = $(i + 1)
       }
-      print total - failed - skipped, failed + 0, skipped + 0 }')
+      failed = value["failures"] + value["errors"]
+      skipped = value["skipped"] + value["disabled"]
+      print value["tests"] - failed - skipped, failed, skipped }')
   tally_counted "$name" "$status" "${counts:-0 0 0}" $((SECONDS - start))
 }
 
 # A command that closes with its own "N passed, N failed[, N refused][, N skipped]".
-# What a device refuses is in nobody's count: it neither passed nor failed.
+# What a device refuses neither passed nor failed.
 tally_closing() {  # tally_closing <name> <command...>
   local name=$1 start=$SECONDS status=0 counts
   shift
   echo "== $name"
-  "$@" </dev/null >"$tally_folder/log" 2>&1 || status=$?
-  cat "$tally_folder/log"
-  counts=$(tally_last_line <"$tally_folder/log")
+  tally_run "$@" || status=$?
+  counts=$(awk '
+    /^[0-9]+ passed, [0-9]+ failed(, [0-9]+ [a-z]+)*$/ {
+      skipped = 0
+      for (i = 5; i < NF; i += 2) if ($(i + 1) ~ /^skipped/) skipped = $i
+      found = $1 " " $3 " " skipped + 0
+    }
+    END { print found }' "$tally_folder/log")
   tally_counted "$name" "$status" "${counts:-0 0 0}" $((SECONDS - start))
-}
-
-tally_last_line() {
-  awk '/^[0-9]+ passed, [0-9]+ failed(, [0-9]+ [a-z]+)*$/ {
-         skipped = 0
-         for (i = 5; i < NF; i += 2) if ($(i + 1) ~ /^skipped/) skipped = $i
-         found = $1 " " $3 " " skipped + 0
-       }
-       END { if (found != "") print found }'
 }
 
 # A command that failed but counted no failure, and one that counted no test at all, is one failure.
@@ -80,18 +77,22 @@ tally_counted() {  # tally_counted <name> <status> "<passed> <failed> <skipped>"
   local name=$1 status=$2 seconds=$4 passed failed skipped
   read -r passed failed skipped <<<"$3"
   if { [ "$status" != 0 ] && [ "$failed" = 0 ]; } || [ $((passed + failed)) = 0 ]; then
-    echo "$name: status $status, $passed passed, $failed failed: counted as a failure"
     failed=$((failed + 1))
   fi
-  tally_note "$name" "$passed" "$failed" "$skipped" "$seconds"
+  [ "$failed" = 0 ] || echo "$name: FAILED (status $status)"
+  tally_passed=$((tally_passed + passed))
+  tally_failed=$((tally_failed + failed))
+  tally_skipped=$((tally_skipped + skipped))
+  tally_rows+=("$(printf '%-28s %7d %7d %8d %7d s' "$name" "$passed" "$failed" "$skipped" "$seconds")")
   [ "$failed" = 0 ]
 }
 
 # The table of steps and the closing line; the script's exit status.
 tally_finish() {
-  echo
-  printf '%-28s %7s %7s %8s %9s\n' step passed failed skipped time
-  printf '%s\n' "${tally_rows[@]}"
-  echo "$tally_passed passed, $tally_failed failed, $tally_skipped skipped"
+  local skipped=""
+  [ "$tally_skipped" = 0 ] || skipped=", $tally_skipped skipped"
+  printf '\n%-28s %7s %7s %8s %9s\n' step passed failed skipped time
+  printf '%s\n' "${tally_rows[@]}" ""
+  echo "$tally_passed passed, $tally_failed failed$skipped"
   [ "$tally_failed" = 0 ] && [ "$tally_passed" -gt 0 ]
 }

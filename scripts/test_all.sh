@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `make test-all`: what `make test` leaves out. Usage: test_all.sh [asan|tsan|fuzz|aarch64|python|bench]... (default: all)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. scripts/tally.sh
+parts=" ${*:-asan tsan fuzz aarch64 python bench} "
+wants() { [[ $parts == *" $1 "* ]]; }
+
+export UBSAN_OPTIONS=print_stacktrace=1
+# One run beside the first shows a race or a leak as well as twenty do.
+quick=(--tag fast --repeats 2 --no-naive)
+
+if wants asan && tally_step "asan build" scripts/build.sh asan; then
+  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+  tally_ctest "asan ctest" build-asan
+  tally_closing "asan verify" build-asan/tegula verify "${quick[@]}" --isa all
+fi
+
+if wants tsan && tally_step "tsan build" scripts/build.sh tsan tegula_unit_tests tegula_cli; then
+  # The runtime of g++ 12 does not know the wide address layout of newer kernels.
+  fixed=()
+  ! setarch "$(uname -m)" -R true 2>/dev/null || fixed=(setarch "$(uname -m)" -R)
+  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+  tally_junit "tsan ctest" "${fixed[@]}" ctest --test-dir build-tsan -j "$(nproc)" -L unit --output-on-failure \
+    --no-tests=error --output-junit
+  tally_closing "tsan verify" "${fixed[@]}" build-tsan/tegula verify "${quick[@]}" --executor threads --threads 4
+fi
+
+if wants fuzz; then
+  tally_closing "fuzz" scripts/fuzz.sh
+fi
+
+if wants aarch64 && tally_step "aarch64 build" scripts/build.sh aarch64 tegula_cli; then
+  tally_closing "aarch64 verify" qemu-aarch64 -L /usr/aarch64-linux-gnu build-aarch64/tegula verify "${quick[@]}" \
+    --executor inline
+fi
+
+if wants python && tally_step "python packages" scripts/venv.sh tools/requirements-trace.txt; then
+  tally_junit "python" build/venv/bin/python -m pytest -q -p no:cacheprovider tests/python --junitxml
+fi
+
+if wants bench; then
+  tally_step "bench build" scripts/build.sh bench tegula_bench
+fi
+tally_finish

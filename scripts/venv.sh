@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The Python environment of the tools and their tests, build/venv. Usage: venv.sh <requirements file>...
+# Quick when the files have not changed since it was made.
+set -eu
+cd "$(dirname "$0")/.."
+folder=build/venv
+wanted=$(cat "$@")
+[ "$(cat "$folder/requirements" 2>/dev/null)" != "$wanted" ] || exit 0
+python3 -m venv --clear "$folder"
+arguments=()
+for file in "$@"; do arguments+=(-r "$file"); done
+"$folder/bin/pip" install -q --no-input --disable-pip-version-check "${arguments[@]}"
+echo "$wanted" >"$folder/requirements"
