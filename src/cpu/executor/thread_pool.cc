@@ -52,6 +52,7 @@ class Spin {
     asm volatile("isb");  // `yield` is a no-op on most cores
 #endif
     if (turns_++ % 32 != 0) return true;
+    sched_yield();  // on a loaded machine the thread waited for may need this very CPU
     const auto now = std::chrono::steady_clock::now();
     if (turns_ == 1) end_ = now + kSpinTime;
     return now < end_;
@@ -195,8 +196,8 @@ void ThreadPool::worker_loop(int32_t id) noexcept {
     } else if (!spin.again()) {
       num_asleep_.fetch_add(1, std::memory_order_seq_cst);
       futex_wait(state_, state, kWorkerBit);
+      // Spins only after a job: a thread that woke too late for one would spin in the caller's way.
       num_asleep_.fetch_sub(1, std::memory_order_relaxed);
-      spin.restart();
     }
   }
 }
