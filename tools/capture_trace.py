@@ -406,7 +406,7 @@ def main(argv=None):
     parser.add_argument("--model", required=True, help="folder, .gguf file, hub id, or package:NAME (its one GGUF file)")
     parser.add_argument("--prompts", required=True, nargs="+", metavar="FILE", help="UTF-8 text, one prompt a file")
     parser.add_argument("--output", required=True, metavar="FILE", help="safetensors file to write")
-    parser.add_argument("--layers", default="all", help='"all" or like "0,3-5,-1" (default: all)')
+    parser.add_argument("--layers", default="all", help='"all" or like 0,3-5; --layers=-1 is the last (default: all)')
     parser.add_argument("--steps", type=not_negative, default=32, help="decode steps per prompt (default: 32)")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the stored tensors (default: bf16)")
     parser.add_argument("--compute-dtype", choices=DTYPES, default="fp32", help="the model runs in (default: fp32)")
