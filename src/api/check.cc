@@ -98,7 +98,7 @@ std::byte* address_of(const tegula_tensor& tensor) {
 }
 
 int64_t stride_of(const tegula_tensor& tensor, int32_t dimension) {
-  return tensor.shape[dimension] <= 1 ? 0 : tensor.strides[dimension];
+  return tensor.shape[dimension] <= 1 || !has_elements(tensor) ? 0 : tensor.strides[dimension];
 }
 
 Status check_tensor(const char* name, const tegula_tensor& tensor, LastStride last,

@@ -68,7 +68,8 @@ Status check_equal(const char* name, const char* what, int64_t value, const char
 
 bool has_elements(const tegula_tensor& tensor);
 std::byte* address_of(const tegula_tensor& tensor);
-// 0 for dimensions of size <= 1: then every back end may multiply by it without a thought.
+// 0 for dimensions of size <= 1 and for tensors without elements, whose data may be NULL: then every
+// back end may multiply by it without a thought.
 int64_t stride_of(const tegula_tensor& tensor, int32_t dimension);
 
 // f32 [1], [num_heads] or [batch, num_heads], strides free: the three forms of a scale per head.
