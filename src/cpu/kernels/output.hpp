@@ -48,18 +48,19 @@ TEGULA_INLINE void output_columns(const float* p, int64_t p_stride, const char* 
   }
 }
 
-// rows: of the panel, rounded up to the tile by reading P of padding rows, which exist in the panel.
+// rows: of the panel that hold queries. The widest tile may run into padding rows, which exist up to the panel's end, p_stride.
 template <bool kPairs>
 __attribute__((noinline)) void output_block(const float* p, int64_t p_stride, const char* const* v_rows, int64_t steps,
                                             int64_t rows, const float* alpha, float* acc_o, int64_t o_stride) {
   int64_t row = 0;
-  for (; row + 2 < rows; row += kOutRows) {
+  for (; rows - row > 2 && row + kOutRows <= p_stride; row += kOutRows) {
     output_columns<kOutRows, kOutVectors, kPairs>(p + row, p_stride, v_rows, 0, steps, alpha + row,
                                                   acc_o + row * o_stride, o_stride);
   }
-  if (row + 2 == rows) {
+  for (; rows - row > 1; row += 2) {
     output_columns<2, 4, kPairs>(p + row, p_stride, v_rows, 0, steps, alpha + row, acc_o + row * o_stride, o_stride);
-  } else if (row + 1 == rows) {
+  }
+  if (row < rows) {
     output_columns<1, 8, kPairs>(p + row, p_stride, v_rows, 0, steps, alpha + row, acc_o + row * o_stride, o_stride);
   }
 }
