@@ -4,19 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "src/io/array.hpp"
+#include "tests/fuzz/input.hpp"
 
 namespace tegula::fuzz {
-
-inline void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // Parses `bytes`; demands arrays inside them, or a FileError with one printable line. Returns
 // whether they were accepted.
