@@ -2,77 +2,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record what a causal language model asks of attention.
 
-Runs real prompts and greedy generation through a transformers model and writes, for the chosen layers,
-q, k, v, o of the prefill and of every decode step to one safetensors file. The format stands in
-data/README.md; `tegula replay FILE` plays the file. What is needed: tools/requirements-trace.txt.
+Runs real prompts and greedy generation through a transformers model and writes, for the chosen
+layers, q, k, v, o of the prefill and of every decode step to one safetensors file. The format
+stands in data/README.md; `tegula replay FILE` plays the file. Needs tools/requirements-trace.txt.
 """
 
 import argparse
 import hashlib
-import importlib.util
-import inspect
-import json
-import math
-import os
 import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-FORMAT = "tegula-trace"
-FORMAT_VERSION = "1"
 IMPLEMENTATION = "tegula_capture"  # our name in transformers' AttentionInterface
-LAYER_KEYS = ("num_heads_q", "num_heads_kv", "head_dim", "head_dim_v", "scale", "window_left", "softcap")
-DTYPES = {"bf16": ("bfloat16", "BF16"), "fp16": ("float16", "F16"), "fp32": ("float32", "F32")}
-# Largest |model's o - our o| / max |o|, both from the same unrounded q, k, v: rounding alone, by compute dtype.
+HEAD_KEYS = ("num_heads_q", "num_heads_kv", "head_dim", "head_dim_v")
+LAYER_KEYS = (*HEAD_KEYS, "scale", "window_left", "softcap")
+# Largest |model's o - our o| / max |o| from the same unrounded q, k, v: rounding, by compute dtype.
 SELF_CHECK = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 4e-2}
 
 try:
     import torch
     import transformers
+    from trace_file import FORMAT, FORMAT_VERSION, reference_attention, write_safetensors
+    from trace_model import (
+        TORCH_DTYPES,
+        CaptureError,
+        encode,
+        first_line,
+        load_model,
+        run_prompt,
+        stop_tokens,
+    )
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask
 except ImportError as error:
     sys.exit(f"capture_trace: error: {error}; pip install -r tools/requirements-trace.txt")
 
 
-class CaptureError(Exception):
-    """What the user can correct; printed as one line."""
-
-
-# ---- attention -------------------------------------------------------------------------------------------------
-
-
-def reference_attention(q, k, v, scale, window_left=-1, softcap=0.0, sink=None, block=128):
-    """fp32 attention of q [n, hq, d] on k [m, hkv, d], v [m, hkv, dv]: causal, bottom-right aligned. fp32 [n, hq, dv].
-
-    Blocks of queries bound the memory to hq * block * m scores.
-    """
-    n, heads_q, _ = q.shape
-    m, heads_kv, _ = k.shape
-    group = heads_q // heads_kv
-    q = q.float().unflatten(1, (heads_kv, group)).permute(1, 2, 0, 3)  # [hkv, group, n, d]
-    k = k.float().permute(1, 2, 0).unsqueeze(1)  # [hkv, 1, d, m]
-    v = v.float().permute(1, 0, 2).unsqueeze(1)  # [hkv, 1, m, dv]
-    out = torch.empty(heads_kv, group, n, v.shape[-1])
-    for begin in range(0, n, block):
-        end = min(begin + block, n)
-        position = torch.arange(begin, end).unsqueeze(1) + (m - n)
-        first = 0 if window_left < 0 else max(0, begin + m - n - window_left)
-        last = end + m - n
-        key = torch.arange(first, last)
-        s = torch.matmul(q[:, :, begin:end], k[..., first:last]) * scale
-        if softcap > 0:
-            s = softcap * torch.tanh(s / softcap)
-        visible = key <= position
-        if window_left >= 0:
-            visible &= key >= position - window_left
-        s = s.masked_fill(~visible, -math.inf)
-        if sink is not None:
-            s = torch.cat([s, sink.float().view(heads_kv, group, 1, 1).expand(-1, -1, end - begin, 1)], dim=-1)
-        p = torch.softmax(s, dim=-1)[..., : last - first]
-        out[:, :, begin:end] = torch.matmul(p, v[..., first:last, :])
-    return out.permute(2, 0, 1, 3).flatten(1, 2).contiguous()
+# ---- the model's calls ---------------------------------------------------------------------------
 
 
 @dataclass
@@ -88,22 +55,28 @@ class Layer:
 
 
 class Recorder:
-    """The attention function that transformers calls. Runs the model's own attention and keeps the wanted layers."""
+    """The attention function that transformers calls: runs the model's own, keeps wanted layers."""
 
     def __init__(self, wanted):
         self.wanted = wanted  # None: every layer
         self.layers = {}
         self.seen = set()
 
-    def __call__(self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+    def __call__(
+        self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs
+    ):
         # The model file's own eager function is the one that knows its softcap and sinks.
         own = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         if own is None:
             own = transformers.integrations.sdpa_attention.sdpa_attention_forward
-        out, weights = own(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        out, weights = own(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
         index = getattr(module, "layer_idx", None)
         if index is None:
-            raise CaptureError(f"{type(module).__name__} has no layer_idx: its layers cannot be told apart")
+            raise CaptureError(
+                f"{type(module).__name__} has no layer_idx: its layers cannot be told apart"
+            )
         self.seen.add(index)
         if self.wanted is None or index in self.wanted:
             self._keep(index, query, key, value, out, scaling, kwargs)
@@ -112,7 +85,9 @@ class Recorder:
     def _keep(self, index, query, key, value, out, scaling, kwargs):
         batch, heads_q, count, head_dim = query.shape
         if batch != 1:
-            raise CaptureError(f"layer {index}: batch {batch}, a trace holds one sequence per prompt")
+            raise CaptureError(
+                f"layer {index}: batch {batch}, a trace holds one sequence per prompt"
+            )
         window = kwargs.get("sliding_window")
         facts = {
             "num_heads_q": heads_q,
@@ -120,149 +95,47 @@ class Recorder:
             "head_dim": head_dim,
             "head_dim_v": value.shape[-1],
             "scale": float(head_dim**-0.5 if scaling is None else scaling),
-            "window_left": -1 if window is None else int(window) - 1,  # transformers counts the query's own key
+            "window_left": -1
+            if window is None
+            else int(window) - 1,  # transformers counts the query's own key
             "softcap": float(kwargs.get("softcap") or 0.0),
         }
         sink = kwargs.get("s_aux")
-        layer = self.layers.setdefault(index, Layer(facts, None if sink is None else sink.detach().float().cpu()))
+        layer = self.layers.setdefault(
+            index, Layer(facts, None if sink is None else sink.detach().float().cpu())
+        )
         if layer.facts != facts:
             raise CaptureError(f"layer {index} changed between calls: {layer.facts} and {facts}")
-        # A cache may hand over all keys or only its window; the new rows are the last ones either way.
+        # A cache may hand over all keys or only its window: the new rows are the last ones.
         for name, rows in (("q", query), ("k", key[:, :, -count:]), ("v", value[:, :, -count:])):
             layer.rows[name].append(rows[0].transpose(0, 1).detach().cpu().clone())
-        layer.rows["o"].append(out[0].detach().cpu().reshape(count, heads_q, value.shape[-1]).clone())
-
-
-# ---- model -----------------------------------------------------------------------------------------------------
-
-
-def resolve_model(name):
-    """(first argument of from_pretrained, its keywords, public name, file or None) of a folder, GGUF file, package or hub id."""
-    if name.startswith("package:"):
-        package = name.split(":", 1)[1]
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            raise CaptureError(f"--model {name}: no Python package {package!r} is installed")
-        files = sorted(Path(spec.origin).parent.rglob("*.gguf"))
-        if len(files) != 1:
-            raise CaptureError(f"--model {name}: the package holds {len(files)} GGUF files, one is needed")
-        name = str(files[0])
-    path = Path(name)
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise CaptureError(f"--model {name}: no such file")
-        if importlib.util.find_spec("gguf") is None:
-            raise CaptureError("a GGUF model needs the package gguf: pip install -r tools/requirements-trace.txt")
-        return str(path.parent), {"gguf_file": path.name}, path.name, path
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise CaptureError(f"--model {name}: the folder has no config.json")
-        return str(path), {}, path.resolve().name, None
-    if path.exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
-        raise CaptureError(f"--model {name}: neither a folder, a .gguf file, package:NAME nor a hub id")
-    return name, {}, name, None
-
-
-def load_model(arguments):
-    source, keywords, public_name, file = resolve_model(arguments.model)
-    keywords["trust_remote_code"] = arguments.trust_remote_code
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **keywords)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            source, dtype=getattr(torch, DTYPES[arguments.compute_dtype][0]), **keywords
+        layer.rows["o"].append(
+            out[0].detach().cpu().reshape(count, heads_q, value.shape[-1]).clone()
         )
-    except Exception as error:  # transformers raises a dozen types here; the first line says what is wrong
-        raise CaptureError(f"--model {arguments.model}: {first_line(error)}") from error
-    return model.eval().to(arguments.device), tokenizer, public_name, file
 
 
-def first_line(error):
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
-
-
-def encode(tokenizer, text, raw):
-    """(text as fed, token ids): one user message in the model's chat template where it has one."""
-    if raw or not tokenizer.chat_template:
-        return text, tokenizer(text)["input_ids"]
-    fed = tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-    )
-    return fed, tokenizer(fed, add_special_tokens=False)["input_ids"]
-
-
-def stop_tokens(model, tokenizer):
-    stops = model.generation_config.eos_token_id if model.generation_config else None
-    stops = stops if isinstance(stops, list) else [stops]
-    return {token for token in [*stops, tokenizer.eos_token_id] if token is not None}
-
-
-@torch.no_grad()
-def run_prompt(model, ids, steps, stops, prefill_chunk):
-    """Prefill, then up to `steps` greedy decode steps. Returns the tokens that were fed in decode steps."""
-    accepted = inspect.signature(model.forward).parameters
-    keywords = {"use_cache": True} | ({"logits_to_keep": 1} if "logits_to_keep" in accepted else {})
-    cache_name = "cache" if "cache" in accepted else "past_key_values"  # renamed in transformers 5
-    device = next(model.parameters()).device
-    cache, fed = None, []
-
-    def forward(tokens):
-        nonlocal cache
-        result = model(input_ids=torch.tensor([tokens], device=device), **{cache_name: cache}, **keywords)
-        cache = getattr(result, cache_name, None)
-        if cache is None:
-            raise CaptureError(f"{type(model).__name__} returns no KV cache: it cannot decode token by token")
-        return int(result.logits[0, -1].argmax())
-
-    for begin in range(0, len(ids), prefill_chunk):
-        token = forward(ids[begin : begin + prefill_chunk])
-    while len(fed) < steps and token not in stops:
-        fed.append(token)
-        token = forward([token])
-    return fed
-
-
-# ---- the file --------------------------------------------------------------------------------------------------
-
-
-def write_safetensors(path, tensors, metadata):
-    """Own writer: the safetensors package orders the metadata at random, and equal runs are to give equal bytes."""
-    names = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.int32: "I32"}
-    header, offset = {"__metadata__": dict(sorted(metadata.items()))}, 0
-    for name, tensor in tensors.items():
-        end = offset + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % 64)
-    partial = Path(f"{path}.partial")
-    try:
-        with open(partial, "wb") as out:
-            out.write(len(text).to_bytes(8, "little"))
-            out.write(text)
-            for tensor in tensors.values():
-                out.write(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise CaptureError(f"--output {path}: {error.strerror}") from error
-    return 8 + len(text) + offset
+# ---- the file ------------------------------------------------------------------------------------
 
 
 def layer_tensors(prefix, layer, prompt_tokens, dtype, compute_dtype):
-    """The eight tensors of one layer and prompt, after a check that our attention is the one that the model ran."""
+    """The eight tensors of one layer and prompt, once our attention has proved the model's."""
     rows = {name: layer.joined(name) for name in "qkvo"}
     index = prefix.rsplit(".", 1)[1]
     for name in "qkv":
         if not torch.isfinite(rows[name].to(dtype)).all():
-            raise CaptureError(f"{index}: {name} has values that are not finite in {dtype}; try --dtype bf16 or fp32")
-    options = {key: layer.facts[key] for key in ("scale", "window_left", "softcap")} | {"sink": layer.sink}
+            raise CaptureError(
+                f"{index}: {name} is not finite everywhere in {dtype}; try --dtype bf16 or fp32"
+            )
+    options = {key: layer.facts[key] for key in ("scale", "window_left", "softcap")} | {
+        "sink": layer.sink
+    }
     own = reference_attention(rows["q"], rows["k"], rows["v"], **options)
     error = float((own - rows["o"].float()).abs().max() / own.abs().max().clamp_min(1e-30))
     if not error <= SELF_CHECK[compute_dtype]:
         raise CaptureError(
             f"{index}: the model's attention is not the causal attention that a trace can describe "
-            f"(largest difference / largest value: {error:.2g}, expected at most {SELF_CHECK[compute_dtype]:.2g})"
+            f"(largest difference / largest value: {error:.2g}, "
+            f"expected at most {SELF_CHECK[compute_dtype]:.2g})"
         )
     stored = {name: rows[name].to(dtype) for name in "qkv"}
     stored["o"] = reference_attention(stored["q"], stored["k"], stored["v"], **options).to(dtype)
@@ -298,7 +171,10 @@ def parse_layers(text, count):
         first = first + count if first < 0 else first
         last = int(match[2]) if match[2] else first
         if not 0 <= first <= last < count:
-            raise CaptureError(f"--layers {text}: {part.strip()!r} is outside the model's {count} layers (0 to {count - 1})")
+            raise CaptureError(
+                f"--layers {text}: {part.strip()!r} is outside the model's "
+                f"{count} layers (0 to {count - 1})"
+            )
         chosen.update(range(first, last + 1))
     return chosen
 
@@ -326,7 +202,7 @@ def capture(arguments, say):
     config = model.config.get_text_config(decoder=True)
     wanted = parse_layers(arguments.layers, config.num_hidden_layers)
     longest = getattr(config, "max_position_embeddings", None)
-    dtype = getattr(torch, DTYPES[arguments.dtype][0])
+    dtype = TORCH_DTYPES[arguments.dtype]
 
     metadata = {
         "format": FORMAT,
@@ -348,7 +224,10 @@ def capture(arguments, say):
     for p, (path, text) in enumerate(zip(arguments.prompts, texts)):
         fed_text, ids = encode(tokenizer, text, arguments.raw)
         if longest and len(ids) + arguments.steps > longest:
-            raise CaptureError(f"{path}: {len(ids)} tokens + {arguments.steps} steps exceed the model's {longest} positions")
+            raise CaptureError(
+                f"{path}: {len(ids)} tokens + {arguments.steps} steps exceed the model's "
+                f"{longest} positions"
+            )
         recorder = Recorder(wanted)
         AttentionInterface.register(IMPLEMENTATION, recorder)
         AttentionMaskInterface.register(IMPLEMENTATION, eager_mask)
@@ -359,10 +238,15 @@ def capture(arguments, say):
         stops = set() if arguments.ignore_eos else stop_tokens(model, tokenizer)
         fed = run_prompt(model, ids, arguments.steps, stops, arguments.prefill_chunk)
         if not recorder.seen:
-            raise CaptureError(f"{type(model).__name__} does not call attention through transformers' AttentionInterface")
+            raise CaptureError(
+                f"{type(model).__name__} does not call attention through transformers' "
+                "AttentionInterface"
+            )
         missing = sorted((wanted or set()) - recorder.seen)
         if missing:
-            raise CaptureError(f"--layers: layers without attention: {missing}; with it: {sorted(recorder.seen)}")
+            raise CaptureError(
+                f"--layers: layers without attention: {missing}; with it: {sorted(recorder.seen)}"
+            )
         say(f"{path}: {len(ids)} prompt tokens, {len(fed)} decode steps")
 
         layers = dict(sorted(recorder.layers.items()))
@@ -381,7 +265,10 @@ def capture(arguments, say):
             f"prompt{p}.text": fed_text,
             f"prompt{p}.generated": tokenizer.decode(fed),
         }
-    size = write_safetensors(arguments.output, tensors, metadata)
+    try:
+        size = write_safetensors(arguments.output, tensors, metadata)
+    except OSError as error:
+        raise CaptureError(f"--output {arguments.output}: {error.strerror}") from error
     say(f"{arguments.output}: {len(tensors)} tensors, {size:,} bytes")
 
 
@@ -401,28 +288,67 @@ def not_negative(text):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        prog="capture_trace.py", description="Record q, k, v, o of a causal language model to a safetensors file."
+        prog="capture_trace.py",
+        description="Record q, k, v, o of a causal language model to a safetensors file.",
     )
-    parser.add_argument("--model", required=True, help="folder, .gguf file, hub id, or package:NAME (its one GGUF file)")
-    parser.add_argument("--prompts", required=True, nargs="+", metavar="FILE", help="UTF-8 text, one prompt a file")
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="folder, .gguf file, hub id, or package:NAME (its one GGUF file)",
+    )
+    parser.add_argument(
+        "--prompts", required=True, nargs="+", metavar="FILE", help="UTF-8 text, one prompt a file"
+    )
     parser.add_argument("--output", required=True, metavar="FILE", help="safetensors file to write")
-    parser.add_argument("--layers", default="all", help='"all" or like 0,3-5; --layers=-1 is the last (default: all)')
-    parser.add_argument("--steps", type=not_negative, default=32, help="decode steps per prompt (default: 32)")
-    parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the stored tensors (default: bf16)")
-    parser.add_argument("--compute-dtype", choices=DTYPES, default="fp32", help="the model runs in (default: fp32)")
-    parser.add_argument("--prefill-chunk", type=positive, default=1024, help="prompt tokens per forward (default: 1024)")
+    parser.add_argument(
+        "--layers",
+        default="all",
+        help='"all" or like 0,3-5; --layers=-1 is the last (default: all)',
+    )
+    parser.add_argument(
+        "--steps", type=not_negative, default=32, help="decode steps per prompt (default: 32)"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=TORCH_DTYPES,
+        default="bf16",
+        help="of the stored tensors (default: bf16)",
+    )
+    parser.add_argument(
+        "--compute-dtype",
+        choices=TORCH_DTYPES,
+        default="fp32",
+        help="the model runs in (default: fp32)",
+    )
+    parser.add_argument(
+        "--prefill-chunk",
+        type=positive,
+        default=1024,
+        help="prompt tokens per forward (default: 1024)",
+    )
     parser.add_argument("--device", default="cpu", help="the model runs on (default: cpu)")
-    parser.add_argument("--threads", type=not_negative, default=0, help="CPU threads (default: torch's choice)")
+    parser.add_argument(
+        "--threads", type=not_negative, default=0, help="CPU threads (default: torch's choice)"
+    )
     parser.add_argument("--name", help="name of the model in the metadata")
-    parser.add_argument("--raw", action="store_true", help="feed the text as it is, without the chat template")
-    parser.add_argument("--ignore-eos", action="store_true", help="go on decoding past an end-of-sequence token")
-    parser.add_argument("--trust-remote-code", action="store_true", help="allow a model's own Python code")
+    parser.add_argument(
+        "--raw", action="store_true", help="feed the text as it is, without the chat template"
+    )
+    parser.add_argument(
+        "--ignore-eos", action="store_true", help="go on decoding past an end-of-sequence token"
+    )
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="allow a model's own Python code"
+    )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     arguments = parser.parse_args(argv)
     if arguments.quiet:
         transformers.utils.logging.disable_progress_bar()
     try:
-        capture(arguments, (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr)))
+        capture(
+            arguments,
+            (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr)),
+        )
     except CaptureError as error:
         print(f"capture_trace: error: {error}", file=sys.stderr)
         return 1
