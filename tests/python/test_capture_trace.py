@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/capture_trace.py on tiny random models, and the committed trace. Offline; needs tools/requirements-trace.txt."""
+"""tools/capture_trace.py on tiny random models, and the committed trace. Works offline."""
 
-import importlib.util
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -14,67 +12,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors import safe_open
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from trace_check import Trace, assert_close, check_structure, naive_attention
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMITTED = ROOT / "data" / "smollm2-135m.safetensors"
-MAX_COMMITTED_BYTES = 8_000_000
-MAX_COMMITTED_TOKENS = 1290
 
-spec = importlib.util.spec_from_file_location("capture_trace", ROOT / "tools" / "capture_trace.py")
-capture_trace = importlib.util.module_from_spec(spec)
-sys.modules["capture_trace"] = capture_trace
-spec.loader.exec_module(capture_trace)
+sys.path.insert(0, str(ROOT / "tools"))
+import capture_trace  # noqa: E402
 
 torch.set_num_threads(2)
-
-ULP = {"bf16": 2.0**-7, "fp16": 2.0**-10, "fp32": 2.0**-23}  # relative to the smallest value of a binade
-
-
-class Trace:
-    def __init__(self, path):
-        with safe_open(path, "pt") as file:
-            self.metadata = file.metadata()
-            self.tensors = {name: file.get_tensor(name) for name in file.keys()}
-        self.layers = [int(layer) for layer in self.metadata["layers"].split(",")]
-
-    def fact(self, layer, key):
-        return self.metadata.get(f"layer{layer:02d}.{key}", self.metadata[key])
-
-    def part(self, prompt, layer, phase, name):
-        return self.tensors[f"prompt{prompt}.layer{layer:02d}.{phase}.{name}"]
-
-    def rows(self, prompt, layer, name):
-        return np.concatenate([self.part(prompt, layer, phase, name).double().numpy() for phase in ("prefill", "decode")])
-
-
-def naive_attention(trace, prompt, layer, query_rows=None):
-    """fp64 in numpy, one query row at a time: nothing shared with the tool. Bottom-right: row i sees keys 0..i."""
-    q, k, v = (trace.rows(prompt, layer, name) for name in "qkv")
-    scale, window, cap = (float(trace.fact(layer, key)) for key in ("scale", "window_left", "softcap"))
-    sink = trace.tensors.get(f"layer{layer:02d}.sink")
-    group = q.shape[1] // k.shape[1]
-    query_rows = range(len(q)) if query_rows is None else query_rows
-    out = np.empty((len(query_rows), q.shape[1], v.shape[2]))
-    for r, i in enumerate(query_rows):
-        first = 0 if window < 0 else max(0, i - int(window))
-        for h in range(q.shape[1]):
-            s = scale * (k[first : i + 1, h // group] @ q[i, h])
-            if cap > 0:
-                s = cap * np.tanh(s / cap)
-            extra = [] if sink is None else [float(sink[h])]
-            top = max([s.max(), *extra])
-            p = np.exp(s - top)
-            out[r, h] = p @ v[first : i + 1, h // group] / (p.sum() + sum(math.exp(x - top) for x in extra))
-    return out
-
-
-def assert_close(recorded, expected, dtype):
-    # fp32 attention rounded once: half an ulp, and a little of fp32's own error on the scale of the row.
-    bound = 0.5 * ULP[dtype] * np.abs(expected) + 1e-5 * np.abs(expected).max(axis=-1, keepdims=True)
-    excess = np.abs(recorded - expected) - bound
-    assert excess.max() <= 0, f"{(excess > 0).sum()} elements differ, the worst by {excess.max():.3g}"
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +34,8 @@ def tokenizer():
 
 
 COMMON = dict(
-    vocab_size=257, hidden_size=60, intermediate_size=64, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+    vocab_size=257, hidden_size=60, intermediate_size=64, num_hidden_layers=3,
+    num_attention_heads=6, num_key_value_heads=2,
     head_dim=16, max_position_embeddings=256, eos_token_id=256, bos_token_id=256, pad_token_id=256,
 )  # fmt: skip
 
@@ -109,40 +56,36 @@ def save_model(folder, config, tokenizer):
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory, tokenizer):
-    return save_model(tmp_path_factory.mktemp("llama"), transformers.LlamaConfig(**COMMON), tokenizer)
+    return save_model(
+        tmp_path_factory.mktemp("llama"), transformers.LlamaConfig(**COMMON), tokenizer
+    )
 
 
 @pytest.fixture(scope="session")
 def prompts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prompts")
-    texts = {"first.txt": "The tide comes twice a day, and the mill waits for it. " * 2, "second.txt": "Why does it wait?"}
+    texts = {
+        "first.txt": "The tide comes twice a day, and the mill waits for it. " * 2,
+        "second.txt": "Why does it wait?",
+    }
     for name, text in texts.items():
         (folder / name).write_text(text)
     return [str(folder / name) for name in texts]
 
 
 def run(model, prompts, output, *options):
-    arguments = ["--model", str(model), "--prompts", *prompts, "--output", str(output), "--quiet", "--ignore-eos"]
+    arguments = [
+        "--model",
+        str(model),
+        "--prompts",
+        *prompts,
+        "--output",
+        str(output),
+        "--quiet",
+        "--ignore-eos",
+    ]
     assert capture_trace.main([*arguments, *options]) == 0
     return Trace(output)
-
-
-def check_structure(trace):
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[trace.metadata["dtype"]]
-    expected = {}
-    for p in range(int(trace.metadata["num_prompts"])):
-        count = {phase: int(trace.metadata[f"prompt{p}.{key}"]) for phase, key in (("prefill", "prompt_tokens"), ("decode", "steps"))}
-        expected[f"prompt{p}.tokens"] = ((count["prefill"] + count["decode"],), torch.int32)
-        for layer in trace.layers:
-            heads_q, heads_kv, dim, dim_v = (
-                int(trace.fact(layer, key)) for key in ("num_heads_q", "num_heads_kv", "head_dim", "head_dim_v")
-            )
-            shapes = {"q": (heads_q, dim), "k": (heads_kv, dim), "v": (heads_kv, dim_v), "o": (heads_q, dim_v)}
-            for phase in count:
-                for name, shape in shapes.items():
-                    expected[f"prompt{p}.layer{layer:02d}.{phase}.{name}"] = ((count[phase], *shape), dtype)
-    found = {name: (tuple(t.shape), t.dtype) for name, t in trace.tensors.items() if not name.endswith(".sink")}
-    assert found == expected
 
 
 def test_structure_and_output(llama, prompts, tmp_path):
@@ -150,22 +93,45 @@ def test_structure_and_output(llama, prompts, tmp_path):
     check_structure(trace)
     assert trace.layers == [0, 1, 2]
     wanted = {
-        "format": "tegula-trace", "format_version": "1", "architecture": "LlamaForCausalLM", "mask": "causal", "window_left": "-1",
-        "softcap": "0.0", "scale": "0.25", "num_heads_q": "6", "num_heads_kv": "2", "head_dim": "16", "head_dim_v": "16",
-        "model": llama.name, "model_layers": "3", "steps": "5", "dtype": "bf16", "compute_dtype": "fp32", "num_prompts": "2",
-        "prompt1.name": "second.txt", "prompt1.text": "Why does it wait?", "prompt1.prompt_tokens": "17",
+        "format": "tegula-trace", "format_version": "1", "architecture": "LlamaForCausalLM",
+        "mask": "causal", "window_left": "-1",
+        "softcap": "0.0", "scale": "0.25", "num_heads_q": "6", "num_heads_kv": "2",
+        "head_dim": "16", "head_dim_v": "16",
+        "model": llama.name, "model_layers": "3", "steps": "5", "dtype": "bf16",
+        "compute_dtype": "fp32", "num_prompts": "2",
+        "prompt1.name": "second.txt", "prompt1.text": "Why does it wait?",
+        "prompt1.prompt_tokens": "17",
     }  # fmt: skip
     assert wanted.items() <= trace.metadata.items()
-    assert transformers.AutoTokenizer.from_pretrained(llama).decode(trace.tensors["prompt1.tokens"][:17]) == "Why does it wait?"
+    assert (
+        transformers.AutoTokenizer.from_pretrained(llama).decode(
+            trace.tensors["prompt1.tokens"][:17]
+        )
+        == "Why does it wait?"
+    )
     for prompt in range(2):
         for layer in trace.layers:
-            assert_close(trace.rows(prompt, layer, "o"), naive_attention(trace, prompt, layer), "bf16")
+            assert_close(
+                trace.rows(prompt, layer, "o"), naive_attention(trace, prompt, layer), "bf16"
+            )
 
 
 def test_rows_are_the_models_own(llama, prompts, tmp_path):
-    """One forward of transformers' eager attention over all tokens gives the keys and values of prefill and decode rows."""
-    trace = run(llama, prompts, tmp_path / "t.safetensors", "--steps", "6", "--dtype", "fp32", "--prefill-chunk", "40")
-    model = transformers.AutoModelForCausalLM.from_pretrained(llama, attn_implementation="eager").eval()
+    """One forward of the whole text with transformers' eager attention gives the same k and v."""
+    trace = run(
+        llama,
+        prompts,
+        tmp_path / "t.safetensors",
+        "--steps",
+        "6",
+        "--dtype",
+        "fp32",
+        "--prefill-chunk",
+        "40",
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        llama, attn_implementation="eager"
+    ).eval()
     for prompt in range(2):
         tokens = trace.tensors[f"prompt{prompt}.tokens"]
         with torch.no_grad():
@@ -175,21 +141,59 @@ def test_rows_are_the_models_own(llama, prompts, tmp_path):
         assert greedy[first - 1 : -1].tolist() == tokens[first:].tolist()
         cache = result.cache if hasattr(result, "cache") else result.past_key_values
         for layer in trace.layers:
-            for name, tensor in (("k", cache.layers[layer].keys), ("v", cache.layers[layer].values)):
-                np.testing.assert_allclose(trace.rows(prompt, layer, name), tensor[0].transpose(0, 1), rtol=0, atol=2e-5)
+            for name, tensor in (
+                ("k", cache.layers[layer].keys),
+                ("v", cache.layers[layer].values),
+            ):
+                np.testing.assert_allclose(
+                    trace.rows(prompt, layer, name), tensor[0].transpose(0, 1), rtol=0, atol=2e-5
+                )
 
 
-@pytest.mark.parametrize("dtype, compute_dtype", [("fp16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"), ("fp32", "fp16")])
+@pytest.mark.parametrize(
+    "dtype, compute_dtype", [("fp16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"), ("fp32", "fp16")]
+)
 def test_dtypes(llama, prompts, tmp_path, dtype, compute_dtype):
-    trace = run(llama, prompts[1:], tmp_path / "t.safetensors", "--steps", "2", "--dtype", dtype, "--compute-dtype", compute_dtype)
+    trace = run(
+        llama,
+        prompts[1:],
+        tmp_path / "t.safetensors",
+        "--steps",
+        "2",
+        "--dtype",
+        dtype,
+        "--compute-dtype",
+        compute_dtype,
+    )
     check_structure(trace)
     assert trace.metadata["compute_dtype"] == compute_dtype
     assert_close(trace.rows(0, 1, "o"), naive_attention(trace, 0, 1), dtype)
 
 
 def test_chunked_prefill_layers_and_no_steps(llama, prompts, tmp_path):
-    whole = run(llama, prompts[:1], tmp_path / "a.safetensors", "--steps", "0", "--layers=-1,0", "--dtype", "fp32")
-    chunks = run(llama, prompts[:1], tmp_path / "b.safetensors", "--steps", "0", "--layers", "0,2", "--dtype", "fp32", "--prefill-chunk", "7")
+    whole = run(
+        llama,
+        prompts[:1],
+        tmp_path / "a.safetensors",
+        "--steps",
+        "0",
+        "--layers=-1,0",
+        "--dtype",
+        "fp32",
+    )
+    chunks = run(
+        llama,
+        prompts[:1],
+        tmp_path / "b.safetensors",
+        "--steps",
+        "0",
+        "--layers",
+        "0,2",
+        "--dtype",
+        "fp32",
+        "--prefill-chunk",
+        "7",
+    )
     check_structure(whole)
     assert whole.layers == chunks.layers == [0, 2]
     assert whole.part(0, 0, "decode", "k").shape == (0, 2, 16)
@@ -210,16 +214,21 @@ def test_header(llama, prompts, tmp_path):
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     assert (8 + length) % 64 == 0
-    spans = [entry["data_offsets"] for name, entry in json.loads(data[8 : 8 + length]).items() if name != "__metadata__"]
+    spans = [
+        entry["data_offsets"]
+        for name, entry in json.loads(data[8 : 8 + length]).items()
+        if name != "__metadata__"
+    ]
     assert spans[0][0] == 0 and spans[-1][1] == len(data) - 8 - length
     assert all(left[1] == right[0] for left, right in zip(spans, spans[1:]))
     assert not list(tmp_path.glob("*.partial"))
 
 
 def test_layers_that_differ(tmp_path, tokenizer, prompts):
-    """Gemma 2: every other layer has a sliding window, all have a softcap; the scale is not head_dim^-1/2."""
+    """Gemma 2: windows in every other layer, softcaps, a scale that is not head_dim^-1/2."""
     config = transformers.Gemma2Config(
-        **COMMON, sliding_window=9, attn_logit_softcapping=2.0, query_pre_attn_scalar=4, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+        **COMMON, sliding_window=9, attn_logit_softcapping=2.0, query_pre_attn_scalar=4,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"]
     )  # fmt: skip
     folder = save_model(tmp_path / "gemma", config, tokenizer)
     trace = run(folder, prompts, tmp_path / "t.safetensors", "--steps", "12")
@@ -232,10 +241,17 @@ def test_layers_that_differ(tmp_path, tokenizer, prompts):
 
 def test_sinks(tmp_path, tokenizer, prompts):
     config = transformers.GptOssConfig(
-        **COMMON, num_local_experts=2, num_experts_per_tok=1, sliding_window=8, rope_scaling={"rope_type": "default", "rope_theta": 1e4},
+        **COMMON, num_local_experts=2, num_experts_per_tok=1, sliding_window=8,
+        rope_scaling={"rope_type": "default", "rope_theta": 1e4},
         layer_types=["sliding_attention", "full_attention", "full_attention"],
     )  # fmt: skip
-    trace = run(save_model(tmp_path / "sinks", config, tokenizer), prompts, tmp_path / "t.safetensors", "--steps", "3")
+    trace = run(
+        save_model(tmp_path / "sinks", config, tokenizer),
+        prompts,
+        tmp_path / "t.safetensors",
+        "--steps",
+        "3",
+    )
     check_structure(trace)
     for layer in trace.layers:
         assert trace.tensors[f"layer{layer:02d}.sink"].shape == (6,)
@@ -244,10 +260,32 @@ def test_sinks(tmp_path, tokenizer, prompts):
 
 def test_value_dim_of_its_own(tmp_path, tokenizer, prompts):
     """DeepSeek V3: keys of 24, values of 12."""
-    dims = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=12, head_dim=8)
-    experts = dict(n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=1, moe_intermediate_size=16)
-    config = transformers.DeepseekV3Config(**{**COMMON, **dims, **experts, "num_key_value_heads": 6})
-    trace = run(save_model(tmp_path / "mla", config, tokenizer), prompts[:1], tmp_path / "t.safetensors", "--steps", "3")
+    dims = dict(
+        q_lora_rank=16,
+        kv_lora_rank=16,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=12,
+        head_dim=8,
+    )
+    experts = dict(
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+        moe_intermediate_size=16,
+    )
+    config = transformers.DeepseekV3Config(
+        **{**COMMON, **dims, **experts, "num_key_value_heads": 6}
+    )
+    trace = run(
+        save_model(tmp_path / "mla", config, tokenizer),
+        prompts[:1],
+        tmp_path / "t.safetensors",
+        "--steps",
+        "3",
+    )
     check_structure(trace)
     assert (trace.metadata["head_dim"], trace.metadata["head_dim_v"]) == ("24", "12")
     assert_close(trace.rows(0, 2, "o"), naive_attention(trace, 0, 2), "bf16")
@@ -256,8 +294,16 @@ def test_value_dim_of_its_own(tmp_path, tokenizer, prompts):
 def test_a_model_without_the_interface_is_refused(tmp_path, tokenizer, prompts, capsys):
     config = transformers.BloomConfig(vocab_size=257, hidden_size=32, n_layer=1, n_head=2)
     arguments = ["--prompts", prompts[1], "--output", str(tmp_path / "t.safetensors"), "--quiet"]
-    assert capture_trace.main(["--model", str(save_model(tmp_path / "bloom", config, tokenizer)), *arguments]) == 1
-    assert "BloomForCausalLM does not call attention through transformers' AttentionInterface" in capsys.readouterr().err
+    assert (
+        capture_trace.main(
+            ["--model", str(save_model(tmp_path / "bloom", config, tokenizer)), *arguments]
+        )
+        == 1
+    )
+    assert (
+        "BloomForCausalLM does not call attention through transformers' AttentionInterface"
+        in capsys.readouterr().err
+    )
 
 
 def test_end_of_sequence_ends_a_prompt(llama, prompts, tmp_path):
@@ -269,25 +315,51 @@ def test_end_of_sequence_ends_a_prompt(llama, prompts, tmp_path):
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(llama).save_pretrained(folder)
     path = tmp_path / "b.safetensors"
-    arguments = ["--model", str(folder), "--prompts", prompts[1], "--output", str(path), "--steps", "5", "--layers", "0", "--quiet"]
+    arguments = [
+        "--model",
+        str(folder),
+        "--prompts",
+        prompts[1],
+        "--output",
+        str(path),
+        "--steps",
+        "5",
+        "--layers",
+        "0",
+        "--quiet",
+    ]
     assert capture_trace.main(arguments) == 0
     stopped = Trace(path)
     check_structure(stopped)
     assert stopped.tensors["prompt0.tokens"][17:].tolist() == tokens[: tokens.index(tokens[2])]
 
 
-def test_an_attention_that_a_trace_cannot_describe_is_refused(llama, prompts, tmp_path, monkeypatch, capsys):
+def test_an_attention_that_a_trace_cannot_describe_is_refused(
+    llama, prompts, tmp_path, monkeypatch, capsys
+):
     from transformers.models.llama import modeling_llama
 
     own = modeling_llama.eager_attention_forward
 
     def with_bias(module, query, key, value, attention_mask, **kwargs):
         distance = torch.arange(key.shape[2]) - (key.shape[2] - 1)
-        return own(module, query, key, value, attention_mask + 0.05 * distance * (torch.arange(6).view(1, 6, 1, 1) + 1), **kwargs)
+        return own(
+            module,
+            query,
+            key,
+            value,
+            attention_mask + 0.05 * distance * (torch.arange(6).view(1, 6, 1, 1) + 1),
+            **kwargs,
+        )
 
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", with_bias)
     path = tmp_path / "t.safetensors"
-    assert capture_trace.main(["--model", str(llama), "--prompts", *prompts, "--output", str(path), "--quiet"]) == 1
+    assert (
+        capture_trace.main(
+            ["--model", str(llama), "--prompts", *prompts, "--output", str(path), "--quiet"]
+        )
+        == 1
+    )
     assert "is not the causal attention that a trace can describe" in capsys.readouterr().err
     assert not path.exists()
 
@@ -317,7 +389,11 @@ def test_bad_calls(llama, prompts, tmp_path, capsys, change, message):
     (tmp_path / "latin.txt").write_bytes(b"\xff\xfe caf\xe9")
     (tmp_path / "long.txt").write_text("a" * 400)
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + b"\xff" * 60)
-    options = {"--model": str(llama), "--prompts": prompts[1], "--output": str(tmp_path / "t.safetensors")} | change
+    options = {
+        "--model": str(llama),
+        "--prompts": prompts[1],
+        "--output": str(tmp_path / "t.safetensors"),
+    } | change
     arguments = [f"{name}={value.format(tmp=tmp_path)}" for name, value in options.items()]
     assert capture_trace.main([*arguments, "--quiet"]) == 1
     error = capsys.readouterr().err
@@ -326,47 +402,11 @@ def test_bad_calls(llama, prompts, tmp_path, capsys, change, message):
     assert not (tmp_path / "t.safetensors").exists()
 
 
-@pytest.mark.parametrize("option", [["--steps", "-1"], ["--dtype", "int8"], ["--prefill-chunk", "0"]])
+@pytest.mark.parametrize(
+    "option", [["--steps", "-1"], ["--dtype", "int8"], ["--prefill-chunk", "0"]]
+)
 def test_bad_options(option, capsys):
     with pytest.raises(SystemExit) as stopped:
         capture_trace.main(["--model", "m", "--prompts", "p", "--output", "o", *option])
     assert stopped.value.code == 2
     assert option[0] in capsys.readouterr().err
-
-
-# ---- the committed trace ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def committed():
-    return Trace(COMMITTED)
-
-
-def test_committed_trace(committed):
-    assert COMMITTED.stat().st_size <= MAX_COMMITTED_BYTES
-    check_structure(committed)
-    wanted = {
-        "format": "tegula-trace", "format_version": "1", "dtype": "bf16", "mask": "causal", "scale": "0.125", "num_heads_q": "9",
-        "num_heads_kv": "3", "head_dim": "64", "head_dim_v": "64", "model_layers": "30", "num_prompts": "2", "window_left": "-1", "softcap": "0.0",
-    }  # fmt: skip
-    assert wanted.items() <= committed.metadata.items()
-    assert len(committed.layers) == 2 and committed.layers[0] < 10 and committed.layers[1] >= 20
-    lengths = [int(committed.metadata[f"prompt{p}.prompt_tokens"]) for p in range(2)]
-    steps = [int(committed.metadata[f"prompt{p}.steps"]) for p in range(2)]
-    assert 800 <= lengths[0] <= 1000 and 250 <= lengths[1] <= 350 and steps == [48, 48]
-    assert sum(lengths) + sum(steps) <= MAX_COMMITTED_TOKENS
-    for p in range(2):
-        text = (ROOT / "data" / "prompts" / committed.metadata[f"prompt{p}.name"]).read_text(encoding="utf-8").strip()
-        assert text in committed.metadata[f"prompt{p}.text"]
-        assert committed.metadata[f"prompt{p}.generated"].strip()
-
-
-@pytest.mark.parametrize("prompt", [0, 1])
-@pytest.mark.parametrize("place", [0, 1])
-def test_committed_output(committed, prompt, place):
-    layer = committed.layers[place]
-    rows = len(committed.rows(prompt, layer, "q"))
-    # Rows around every 64th, the last prompt row and all decode steps.
-    steps = int(committed.metadata[f"prompt{prompt}.steps"])
-    chosen = sorted({*range(0, rows, 64), *range(63, rows, 64), *range(rows - steps - 1, rows), 1, 2})
-    assert_close(committed.rows(prompt, layer, "o")[chosen], naive_attention(committed, prompt, layer, chosen), "bf16")
