@@ -229,7 +229,7 @@ typedef struct tegula_execution {
   size_t struct_size;
   const tegula_executor* executor; /* NULL: the library's thread pool */
   void* stream;                    /* CUDA stream; NULL: the default stream */
-  void* workspace;                 /* NULL: from the process-wide pool (see tegula_trim_memory) */
+  void* workspace;                 /* aligned to 16 bytes; NULL: from the process-wide pool (see tegula_trim_memory) */
   size_t workspace_size;           /* at least what the plan tells, if workspace is given */
   int32_t* error_word;             /* CUDA: receives 1 + the index of a sequence with bad indices; NULL: not wanted */
 } tegula_execution;

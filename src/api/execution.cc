@@ -62,6 +62,13 @@ Status resolve_execution(const tegula_execution* given, int32_t num_workers, Exe
     return fail(TEGULA_INVALID_ARGUMENT, "execution.workspace: is NULL, but workspace_size is %zu",
                 known.workspace_size);
   }
+  // What every allocator gives; scratch holds pointers.
+  constexpr uintptr_t kAlignment = 16;
+  if (const uintptr_t past = reinterpret_cast<uintptr_t>(known.workspace) % kAlignment; past != 0) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "execution.workspace: the address is %zu past a multiple of %zu bytes",
+                static_cast<size_t>(past), static_cast<size_t>(kAlignment));
+  }
   execution.executor = known.executor;
   execution.stream = known.stream;
   execution.workspace = known.workspace;

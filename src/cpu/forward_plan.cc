@@ -99,7 +99,7 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   }
   plan.worker_bytes = static_cast<size_t>(round_up(params.layout.bytes, 128));
   plan.scratch_bytes = plan.worker_bytes * static_cast<size_t>(num_workers) +
-                       static_cast<size_t>(plan.partial_rows) * static_cast<size_t>(4 * (problem.head_dim_v + 1));
+                       static_cast<size_t>(round_up(plan.partial_rows * 4 * (problem.head_dim_v + 1), 64));
   return plan;
 }
 

@@ -364,7 +364,7 @@ TEST(BadExecution, IsRefused) {
     tegula_execution execution;
     tegula_executor executor;
   };
-  static unsigned char workspace[64];
+  alignas(16) static unsigned char workspace[64];
   const std::string too_small =
       "execution.workspace_size: 16 is less than the plan's scratch_bytes " +
       std::to_string(info.scratch_bytes);
@@ -385,6 +385,11 @@ TEST(BadExecution, IsRefused) {
        "execution.executor: num_workers 3 is more than the plan's 2"},
       {[](Parts& p) { p.execution.workspace_size = 4096; }, kValue,
        "execution.workspace: is NULL, but workspace_size is 4096"},
+      {[](Parts& p) {
+         p.execution.workspace = workspace + 8;
+         p.execution.workspace_size = 16;
+       },
+       kValue, "execution.workspace: the address is 8 past a multiple of 16 bytes"},
       {[](Parts& p) {
          p.execution.workspace = workspace;
          p.execution.workspace_size = 16;
