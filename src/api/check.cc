@@ -166,7 +166,7 @@ Status check_tensor(const char* name, const tegula_tensor& tensor, LastStride la
 
 Status check_typed(const char* name, const tegula_tensor& tensor, LastStride last,
                    tegula_dtype wanted) {
-  tegula_dtype dtype;
+  tegula_dtype dtype = TEGULA_DTYPE_NONE;
   TEGULA_RETURN_IF_ERROR(check_tensor(name, tensor, last, dtype));
   if (dtype != wanted) {
     return fail(TEGULA_WRONG_TYPE, "%s: dtype %s is not %s", name, dtype_name(dtype),

@@ -176,7 +176,7 @@ Status check_lengths(const tegula_problem& here, const tegula_tensor* bias,
     if (here.layout_k == TEGULA_RAGGED) {
       capacity = call.cu_seqlens_k.at(b + 1) - call.cu_seqlens_k.at(b);
     } else if (paged) {
-      int64_t row_pages;
+      int64_t row_pages = 0;
       TEGULA_RETURN_IF_ERROR(check_page_row(call.pages, b, total_pages, row_pages));
       capacity = row_pages * here.page_size;
     }
