@@ -143,19 +143,31 @@ void run_merge(const ForwardPlan& plan, const ForwardCall& call, const MergeItem
 
 // One schedule a thread keeps its memory between calls. A call takes it away while it runs: an executor may let the same thread
 // begin another call in the meantime.
-thread_local Schedule spare_schedule;
+struct SpareSchedule {
+  Schedule schedule;
+  ~SpareSchedule();
+};
+thread_local SpareSchedule spare;
+// Not a part of it: exit handlers and static destructors may call when the thread's objects are gone, and find out by this.
+constinit thread_local bool spare_is_gone = false;
+SpareSchedule::~SpareSchedule() { spare_is_gone = true; }
+
+Schedule take_schedule() { return spare_is_gone ? Schedule{} : std::exchange(spare.schedule, {}); }
+void keep_schedule(Schedule&& schedule) {
+  if (!spare_is_gone) spare.schedule = std::move(schedule);
+}
 
 }  // namespace
 
 Status forward(const ForwardPlan& plan, const ForwardCall& call, const Execution& execution) try {
-  Schedule schedule = std::move(spare_schedule);
+  Schedule schedule = take_schedule();
   make_schedule(plan, call, schedule);
 
   char* scratch = static_cast<char*>(execution.workspace);
   const ScratchLease lease(scratch == nullptr ? static_cast<int64_t>(plan.scratch_bytes) : 0);
   if (scratch == nullptr) scratch = static_cast<char*>(lease.data());
   if (scratch == nullptr) {
-    spare_schedule = std::move(schedule);
+    keep_schedule(std::move(schedule));
     return fail(TEGULA_OUT_OF_MEMORY, "workspace: %zu bytes of scratch could not be allocated", plan.scratch_bytes);
   }
   float* const partials =
@@ -170,7 +182,7 @@ Status forward(const ForwardPlan& plan, const ForwardCall& call, const Execution
       run_merge(plan, call, schedule.merges[static_cast<size_t>(task)], partials);
     });
   }
-  spare_schedule = std::move(schedule);
+  keep_schedule(std::move(schedule));
   return {};
 } catch (const std::bad_alloc&) {
   return fail(TEGULA_OUT_OF_MEMORY, "the schedule of batch %lld could not be allocated", static_cast<long long>(call.batch));
