@@ -84,70 +84,83 @@ TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::For
 
 // Rows of a block of keys as the tiles read them.
 struct Block {
-  int64_t first;       // key of k_rows[0]
-  int64_t begin, end;  // keys held, relative to first; begin even for pairs
-  const char** k_rows; // [n - first]
-  const char** v_rows; // [n - first], or [(n - first) / 2] for pairs
+  int64_t first;        // key of k_rows[0]
+  int64_t begin, end;   // keys held, relative to first; begin even for pairs
+  const char** k_rows;  // [n - first]
+  const char** v_rows;  // [n - first], or [(n - first) / 2] for pairs
 };
 
-// Keys [begin, end) of the block that begins at key `first`; other keys that a pair needs are zeros, never read.
-TEGULA_INLINE Block load_block(const cpu::ForwardParams& params, const cpu::ForwardTask& task, int64_t first, int64_t begin,
+// Finds keys [begin, end) of the block that begins at key `first`. For pairs, a key before `begin` that completes a pair is a row
+// of zeros; what lies there is not read.
+TEGULA_INLINE Block find_block(const cpu::ForwardParams& params, const cpu::ForwardTask& task, int64_t first, int64_t begin,
                                int64_t end, char* scratch) {
-  const cpu::ForwardLayout& layout = params.layout;
-  float* const widened = reinterpret_cast<float*>(scratch + layout.widen);
-  [[maybe_unused]] const char* const zeros = scratch + layout.zero_row;
-  const char** const k_rows = reinterpret_cast<const char**>(scratch + layout.pointers);
-  const char** const v_rows = k_rows + params.tile_n;
-  Block block{first, begin - first, end - first, k_rows, v_rows};
-
-  row_pointers(task.k, begin, end, k_rows + block.begin);
-  row_pointers(task.v, begin, end, v_rows + block.begin);
-  if (!params.k_in_place) {
-    for (int64_t n = block.begin; n < block.end; ++n) {
-      char* const to = scratch + layout.k_block + n * layout.q_steps * 4;
-      if (params.pairs) {
-        bf16_row(params.kv_dtype, k_rows[n], to, params.head_dim, widened);
-      } else {
-        widen_row(params.kv_dtype, k_rows[n], reinterpret_cast<float*>(to), params.head_dim);
-      }
-      k_rows[n] = to;
-    }
-  }
-#ifdef TEGULA_PAIRS
+  const char** const k_rows = reinterpret_cast<const char**>(scratch + params.layout.pointers);
+  Block block{first, begin - first, end - first, k_rows, k_rows + params.tile_n};
+  row_pointers(task.k, begin, end, block.k_rows + block.begin);
+  row_pointers(task.v, begin, end, block.v_rows + block.begin);
   if (params.pairs) {
-    if (block.begin % 2 != 0) k_rows[--block.begin] = zeros, v_rows[block.begin] = zeros;
-    const bool odd_end = block.end % 2 != 0;
-    if (odd_end) v_rows[block.end] = zeros;
-    for (int64_t n = block.begin; n < block.end; n += 2) {
-      float* const to = reinterpret_cast<float*>(scratch + layout.v_block) + n / 2 * layout.o_stride;
-      const char* const even = v_rows[n];
-      const char* const odd = v_rows[n + 1];
-      int64_t d = 0;
-      if (params.kv_dtype == TEGULA_BF16) {
-        for (; d + kLanes <= params.head_dim_v; d += kLanes) vstore(to + d, vinterleave_bf16(even + 2 * d, odd + 2 * d));
-        for (; d < params.head_dim_v; ++d) {
-          __builtin_memcpy(to + d, even + 2 * d, 2);
-          __builtin_memcpy(reinterpret_cast<char*>(to + d) + 2, odd + 2 * d, 2);
-        }
-      } else {
-        float* const second = widened + layout.o_stride;
-        widen_row(params.kv_dtype, even, widened, params.head_dim_v);
-        widen_row(params.kv_dtype, odd, second, params.head_dim_v);
-        for (; d < layout.o_stride; d += kLanes) vstore(to + d, vpack_pairs(vload(widened + d), vload(second + d)));
-      }
-      v_rows[n / 2] = reinterpret_cast<const char*>(to);  // n / 2 <= n: entries still to be read lie behind
+    const char* const zeros = scratch + params.layout.zero_row;
+    if (block.begin % 2 != 0) {
+      --block.begin;
+      block.k_rows[block.begin] = block.v_rows[block.begin] = zeros;
     }
-    return block;
-  }
-#endif
-  if (!params.v_in_place) {
-    for (int64_t n = block.begin; n < block.end; ++n) {
-      float* const to = reinterpret_cast<float*>(scratch + layout.v_block) + n * layout.o_stride;
-      widen_row(params.kv_dtype, v_rows[n], to, params.head_dim_v);
-      v_rows[n] = reinterpret_cast<const char*>(to);
-    }
+    if (block.end % 2 != 0) block.v_rows[block.end] = zeros;
   }
   return block;
+}
+
+// Converts the block's rows of k, unless they are read in place.
+TEGULA_INLINE void load_k(const cpu::ForwardParams& params, const Block& block, char* scratch) {
+  if (params.k_in_place) return;
+  for (int64_t n = block.begin; n < block.end; ++n) {
+    char* const to = scratch + params.layout.k_block + n * params.layout.q_steps * 4;
+    if (params.pairs) {
+      bf16_row(params.kv_dtype, block.k_rows[n], to, params.head_dim,
+               reinterpret_cast<float*>(scratch + params.layout.widen));
+    } else {
+      widen_row(params.kv_dtype, block.k_rows[n], reinterpret_cast<float*>(to), params.head_dim);
+    }
+    block.k_rows[n] = to;
+  }
+}
+
+// Two rows of v as pairs (even[d], odd[d]) of bf16.
+TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params, [[maybe_unused]] const char* even,
+                             [[maybe_unused]] const char* odd, [[maybe_unused]] float* to,
+                             [[maybe_unused]] float* widened) {
+#ifdef TEGULA_PAIRS
+  const int64_t count = params.head_dim_v;
+  int64_t d = 0;
+  if (params.kv_dtype == TEGULA_BF16) {
+    for (; d + kLanes <= count; d += kLanes) vstore(to + d, vinterleave_bf16(even + 2 * d, odd + 2 * d));
+    for (; d < count; ++d) {
+      __builtin_memcpy(to + d, even + 2 * d, 2);
+      __builtin_memcpy(reinterpret_cast<char*>(to + d) + 2, odd + 2 * d, 2);
+    }
+    return;
+  }
+  float* const second = widened + params.layout.o_stride;
+  widen_row(params.kv_dtype, even, widened, count);
+  widen_row(params.kv_dtype, odd, second, count);
+  for (; d < count; d += kLanes) vstore(to + d, vpack_pairs(vload(widened + d), vload(second + d)));
+#endif
+}
+
+// Converts the block's rows of v, unless they are read in place. visit(n) is called beside each row (prefetches).
+template <class Visit>
+TEGULA_INLINE void load_v(const cpu::ForwardParams& params, const Block& block, char* scratch, Visit&& visit) {
+  const int64_t step = params.pairs ? 2 : 1;
+  float* to = reinterpret_cast<float*>(scratch + params.layout.v_block) + block.begin / step * params.layout.o_stride;
+  for (int64_t n = block.begin; n < block.end; n += step, to += params.layout.o_stride) {
+    visit(n);
+    if (params.v_in_place) continue;
+    if (params.pairs) {
+      pair_rows(params, block.v_rows[n], block.v_rows[n + 1], to, reinterpret_cast<float*>(scratch + params.layout.widen));
+    } else {
+      widen_row(params.kv_dtype, block.v_rows[n], to, params.head_dim_v);
+    }
+    block.v_rows[n / step] = reinterpret_cast<const char*>(to);  // n / step <= n: entries still to be read lie behind
+  }
 }
 
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

@@ -38,6 +38,13 @@ TEGULA_INLINE vm vless(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 TEGULA_INLINE vm vequal(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) { return _mm256_blendv_ps(no, yes, mask); }
 
+TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
+  const auto pairs = [&](int i) { return _mm256_hadd_ps(a[i], a[i + 1]); };
+  const vf low = _mm256_hadd_ps(pairs(0), pairs(2));   // lanes 0-3 and 4-7 of a[0..3], to be added
+  const vf high = _mm256_hadd_ps(pairs(4), pairs(6));  // of a[4..7]
+  return vadd(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+}
+
 TEGULA_INLINE vi vload_int(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 TEGULA_INLINE vi vset_int(int32_t a) { return _mm256_set1_epi32(a); }
 TEGULA_INLINE vi vsub_int(vi a, vi b) { return _mm256_sub_epi32(a, b); }

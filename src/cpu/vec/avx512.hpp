@@ -39,6 +39,22 @@ TEGULA_INLINE vm vless(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 TEGULA_INLINE vm vequal(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) { return _mm512_mask_mov_ps(no, mask, yes); }
 
+// Lane i: the sum of a[i]'s lanes. 15 additions and 30 shuffles for 16 sums.
+TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
+  vf pairs[8], quads[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    pairs[i] = vadd(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512d x = _mm512_castps_pd(pairs[2 * i]), y = _mm512_castps_pd(pairs[2 * i + 1]);
+    quads[i] = vadd(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  }
+  const auto fold = [](vf x, vf y) { return vadd(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd)); };
+  return fold(fold(quads[0], quads[1]), fold(quads[2], quads[3]));
+}
+
 TEGULA_INLINE vi vload_int(const int32_t* p) { return _mm512_loadu_si512(p); }
 TEGULA_INLINE vi vset_int(int32_t a) { return _mm512_set1_epi32(a); }
 TEGULA_INLINE vi vsub_int(vi a, vi b) { return _mm512_sub_epi32(a, b); }

@@ -45,6 +45,12 @@ TEGULA_INLINE vf vcopysign(vf magnitude, vf sign) {
   return reinterpret_cast<vf>(reinterpret_cast<vi>(magnitude) | (reinterpret_cast<vi>(sign) & vset_int(INT32_MIN)));
 }
 
+TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
+  vf sums = vzero();
+  for (int i = 0; i < kLanes; ++i) sums[i] = (a[i][0] + a[i][1]) + (a[i][2] + a[i][3]);
+  return sums;
+}
+
 TEGULA_INLINE vi vload_int(const int32_t* p) {
   vi a;
   __builtin_memcpy(&a, p, sizeof a);
