@@ -23,17 +23,18 @@ struct Sequence {
 };
 
 struct ForwardCall {
-  const tegula_problem* problem = nullptr;  // the plan's: defaults resolved, see resolve() in src/core/problem.hpp
-  int64_t batch = 0;                        // this call's
-  int64_t seqlen_q = 0, seqlen_k = 0;       // dense: the tensors' (0 otherwise)
+  const tegula_problem* problem =
+      nullptr;        // the plan's: defaults resolved, see resolve() in src/core/problem.hpp
+  int64_t batch = 0;  // this call's
+  int64_t seqlen_q = 0, seqlen_k = 0;  // dense: the tensors' (0 otherwise)
   TokenView q, k, v, o;
-  StridedView lse;           // [batch, head, token], ragged: [0, head, token]
+  StridedView lse;  // [batch, head, token], ragged: [0, head, token]
   IndexView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, cu_seqlens_new;
   int64_t seqlen_new = 0;
   PageTable pages;
-  StridedView sink;          // [head]
-  StridedView alibi_slopes;  // [batch, head]
-  StridedView bias;          // [batch, head, i, j]
+  StridedView sink;                             // [head]
+  StridedView alibi_slopes;                     // [batch, head]
+  StridedView bias;                             // [batch, head, i, j]
   StridedView descale_q, descale_k, descale_v;  // [batch, kv head]
 
   Sequence sequence(int64_t b) const;
@@ -42,24 +43,28 @@ struct ForwardCall {
 struct AppendCall {
   int64_t batch = 0;
   int64_t seqlen_new = 0;  // dense: the tensor's
-  int64_t num_heads_q = 0, num_heads_kv = 0, head_dim = 0, head_dim_v = 0, page_size = 0, rotary_dim = 0;
+  int64_t num_heads_q = 0, num_heads_kv = 0, head_dim = 0, head_dim_v = 0, page_size = 0,
+          rotary_dim = 0;
   TokenView k_new, v_new, k_cache, v_cache, q, q_out;
   IndexView cu_seqlens_new, seqused_k, slot_mapping, positions;
   PageTable pages;  // absent: dense cache, or slot_mapping
   bool paged = false;
   bool interleaved = false;
-  StridedView cos, sin;  // [position, pair]
+  StridedView cos, sin;              // [position, pair]
   StridedView descale_k, descale_v;  // [batch, kv head]
 
-  int64_t new_begin(int64_t b) const { return cu_seqlens_new.present() ? cu_seqlens_new.at(b) : b * seqlen_new; }
+  int64_t new_begin(int64_t b) const {
+    return cu_seqlens_new.present() ? cu_seqlens_new.at(b) : b * seqlen_new;
+  }
   int64_t new_count(int64_t b) const {
     return cu_seqlens_new.present() ? cu_seqlens_new.at(b + 1) - cu_seqlens_new.at(b) : seqlen_new;
   }
 };
 
 struct CombineCall {
-  int64_t num_splits = 0, batch = 0, tokens = 0, num_heads = 0, head_dim_v = 0;  // ragged: batch = 1, tokens = total_q
-  TokenView o_partial;      // split s begins at data + s * split_stride * dtype size
+  int64_t num_splits = 0, batch = 0, tokens = 0, num_heads = 0,
+          head_dim_v = 0;  // ragged: batch = 1, tokens = total_q
+  TokenView o_partial;     // split s begins at data + s * split_stride * dtype size
   int64_t o_split_stride = 0;
   StridedView lse_partial;  // [batch, head, token], split s at data + s * lse_split_stride * 4
   int64_t lse_split_stride = 0;
@@ -68,7 +73,8 @@ struct CombineCall {
   StridedView sink;  // [head]; may be absent
 };
 
-// The caller's wishes for one call; members of tegula_execution that make sense on the CPU and CUDA, checked.
+// The caller's wishes for one call; members of tegula_execution that make sense on the CPU and
+// CUDA, checked.
 struct Execution {
   const tegula_executor* executor = nullptr;  // nullptr: the library's pool
   void* stream = nullptr;

@@ -9,9 +9,13 @@ namespace {
 // Beyond every length (an int32 or a tensor's extent below 2^48), yet safe to add to one.
 constexpr int64_t kUnlimited = int64_t{1} << 60;
 
-int64_t window(int64_t given) { return given < 0 ? kUnlimited : std::min(given, kUnlimited); }
+int64_t window(int64_t given) {
+  return given < 0 ? kUnlimited : std::min(given, kUnlimited);
+}
 
-int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+int64_t floor_div(int64_t a, int64_t b) {
+  return a / b - (a % b < 0 ? 1 : 0);
+}
 
 }  // namespace
 
@@ -25,7 +29,8 @@ Mask::Mask(const tegula_problem& problem, const Sequence& sequence)
 
 KeyRange Mask::keys(int64_t i) const {
   const int64_t position = i + offset_;
-  KeyRange range{std::max(leftpad_, position - window_left_), std::min(seqlen_k_, position + window_right_ + 1)};
+  KeyRange range{std::max(leftpad_, position - window_left_),
+                 std::min(seqlen_k_, position + window_right_ + 1)};
   if (chunk_ > 0) {
     const int64_t chunk_begin = leftpad_ + floor_div(position - leftpad_, chunk_) * chunk_;
     range.begin = std::max(range.begin, chunk_begin);
@@ -35,9 +40,11 @@ KeyRange Mask::keys(int64_t i) const {
 }
 
 KeyRange Mask::keys(int64_t i_begin, int64_t i_end) const {
-  // Both ends move monotonically with i, so the first token that sees a key gives the begin and the last one the end. Tokens that
-  // see nothing form a prefix (before the first key or leftpad); with windows to the right, possibly none.
-  int64_t low = i_begin, high = i_end;  // first token with keys, by bisection: emptiness is monotone (see below)
+  // Both ends move monotonically with i, so the first token that sees a key gives the begin and the
+  // last one the end. Tokens that see nothing form a prefix (before the first key or leftpad); with
+  // windows to the right, possibly none.
+  int64_t low = i_begin,
+          high = i_end;  // first token with keys, by bisection: emptiness is monotone (see below)
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
     if (keys(middle).empty()) {

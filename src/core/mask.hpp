@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys a query token sees (contract.md, 4). Every mask of the contract but the bias tensor leaves one interval of keys per
-// token, so trip counts, masking and the checks of page tables all come from the same two numbers.
+// Which keys a query token sees (contract.md, 4). Every mask of the contract but the bias tensor
+// leaves one interval of keys per token, so trip counts, masking and the checks of page tables all
+// come from the same two numbers.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ class Mask {
 
   // Keys that query token i sees.
   KeyRange keys(int64_t i) const;
-  // Smallest interval that holds the keys of tokens [i_begin, i_end). Consecutive tokens' intervals overlap or touch, so each key in
-  // it is seen by one of the tokens.
+  // Smallest interval that holds the keys of tokens [i_begin, i_end). Consecutive tokens' intervals
+  // overlap or touch, so each key in it is seen by one of the tokens.
   KeyRange keys(int64_t i_begin, int64_t i_end) const;
 
  private:

@@ -17,16 +17,17 @@ class [[nodiscard]] Status {
   tegula_status code_ = TEGULA_OK;
 };
 
-// Formats the calling thread's error text (printf style, cut at 511 characters) and returns the code as a Status.
-// The text names the argument and shows both values: fail(TEGULA_INVALID_ARGUMENT, "k: num_heads_kv %lld ...").
+// Formats the calling thread's error text (printf style, cut at 511 characters) and returns the
+// code as a Status. The text names the argument and shows both values:
+// fail(TEGULA_INVALID_ARGUMENT, "k: num_heads_kv %lld ...").
 __attribute__((format(printf, 2, 3))) Status fail(tegula_status code, const char* format, ...);
 
 // Clears the calling thread's error text; every entry point of the C ABI begins with it.
 void clear_error();
 const char* error_text();
 
-#define TEGULA_RETURN_IF_ERROR(expression)            \
-  do {                                                \
+#define TEGULA_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                          \
     if (::tegula::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

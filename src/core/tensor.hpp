@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checked, resolved views of the caller's tensors. src/api makes them; back ends read them and check nothing again.
+// Checked, resolved views of the caller's tensors. src/api makes them; back ends read them and
+// check nothing again.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,10 @@
 namespace tegula {
 
 // q, k, v, o, k_new ... brought to one form: element (batch, token, head, d) lies at
-// data + (batch * batch_stride + token * token_stride + head * head_stride + d * dim_stride) * dtype size.
-// Ragged tensors have batch_stride 0 and tokens counted from the first row of the tensor; pages count as batches and the offset in
-// a page as the token. Absent: data == nullptr and dtype == NONE. Strides of dimensions of size <= 1 are 0.
+// data + (batch * batch_stride + token * token_stride + head * head_stride + d * dim_stride) *
+// dtype size. Ragged tensors have batch_stride 0 and tokens counted from the first row of the
+// tensor; pages count as batches and the offset in a page as the token. Absent: data == nullptr and
+// dtype == NONE. Strides of dimensions of size <= 1 are 0.
 struct TokenView {
   std::byte* data = nullptr;
   tegula_dtype dtype = TEGULA_DTYPE_NONE;

@@ -9,7 +9,8 @@
 namespace tegula::cpu {
 namespace {
 
-constexpr int64_t kTaskBytes = 64 << 10;  // of source rows; waking another thread costs as much as copying about this
+constexpr int64_t kTaskBytes =
+    64 << 10;  // of source rows; waking another thread costs as much as copying about this
 
 struct Place {
   int64_t batch;  // or page
@@ -28,8 +29,9 @@ Place place_of(const AppendCall& call, int64_t b, int64_t t) {
 }
 
 const std::byte* row_at(const TokenView& view, int64_t batch, int64_t token, int64_t head) {
-  return view.data + (batch * view.batch_stride + token * view.token_stride + head * view.head_stride) *
-                         static_cast<int64_t>(dtype_size(view.dtype));
+  return view.data +
+         (batch * view.batch_stride + token * view.token_stride + head * view.head_stride) *
+             static_cast<int64_t>(dtype_size(view.dtype));
 }
 
 // One token of one sequence: every head of k, v and q.
@@ -42,15 +44,17 @@ void append_token(const KernelFamily& family, const AppendCall& call, int64_t b,
 
   AppendRow row{};
   if (call.rotary_dim > 0) {
-    const int64_t position = call.positions.present() ? call.positions.at(index) : call.seqused_k.at(b) + t;
+    const int64_t position =
+        call.positions.present() ? call.positions.at(index) : call.seqused_k.at(b) + t;
     const auto size = static_cast<int64_t>(dtype_size(call.cos.dtype));
     row.rotary_dtype = call.cos.dtype;
     row.interleaved = call.interleaved;
     row.cos = reinterpret_cast<const char*>(call.cos.data) + position * call.cos.strides[0] * size;
     row.sin = reinterpret_cast<const char*>(call.sin.data) + position * call.sin.strides[0] * size;
   }
-  const auto write = [&](const TokenView& from, const TokenView& to, int64_t to_batch, int64_t to_token, int64_t head,
-                         int64_t dim, int64_t rotary_dim, const StridedView& descale) {
+  const auto write = [&](const TokenView& from, const TokenView& to, int64_t to_batch,
+                         int64_t to_token, int64_t head, int64_t dim, int64_t rotary_dim,
+                         const StridedView& descale) {
     row.from_dtype = from.dtype;
     row.to_dtype = to.dtype;
     row.dim = dim;
@@ -62,13 +66,16 @@ void append_token(const KernelFamily& family, const AppendCall& call, int64_t b,
   };
   if (place.batch >= 0) {
     for (int64_t head = 0; head < call.num_heads_kv; ++head) {
-      write(call.k_new, call.k_cache, place.batch, place.token, head, call.head_dim, call.rotary_dim, call.descale_k);
-      write(call.v_new, call.v_cache, place.batch, place.token, head, call.head_dim_v, 0, call.descale_v);
+      write(call.k_new, call.k_cache, place.batch, place.token, head, call.head_dim,
+            call.rotary_dim, call.descale_k);
+      write(call.v_new, call.v_cache, place.batch, place.token, head, call.head_dim_v, 0,
+            call.descale_v);
     }
   }
   if (call.q.present()) {
     for (int64_t head = 0; head < call.num_heads_q; ++head) {
-      write(call.q, call.q_out, from_batch, from_token, head, call.head_dim, call.rotary_dim, StridedView{});
+      write(call.q, call.q_out, from_batch, from_token, head, call.head_dim, call.rotary_dim,
+            StridedView{});
     }
   }
 }
@@ -79,13 +86,17 @@ Status append_kv(const KernelFamily& family, const AppendCall& call, const Execu
   int64_t longest = 0;
   for (int64_t b = 0; b < call.batch; ++b) longest = std::max(longest, call.new_count(b));
   if (longest == 0) return {};
-  const int64_t token_bytes =
-      static_cast<int64_t>(dtype_size(call.k_new.dtype)) * call.num_heads_kv * (call.head_dim + call.head_dim_v) +
-      (call.q.present() ? static_cast<int64_t>(dtype_size(call.q.dtype)) * call.num_heads_q * call.head_dim : 0);
+  const int64_t token_bytes = static_cast<int64_t>(dtype_size(call.k_new.dtype)) *
+                                  call.num_heads_kv * (call.head_dim + call.head_dim_v) +
+                              (call.q.present() ? static_cast<int64_t>(dtype_size(call.q.dtype)) *
+                                                      call.num_heads_q * call.head_dim
+                                                : 0);
   // A task is a run of tokens of one sequence, or a run of sequences of one or few new tokens.
-  const int64_t tokens = std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(1, token_bytes), 1, longest);
+  const int64_t tokens =
+      std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(1, token_bytes), 1, longest);
   const int64_t runs = (longest + tokens - 1) / tokens;
-  const int64_t sequences = std::max<int64_t>(1, kTaskBytes / std::max<int64_t>(1, token_bytes * tokens));
+  const int64_t sequences =
+      std::max<int64_t>(1, kTaskBytes / std::max<int64_t>(1, token_bytes * tokens));
   const int64_t groups = (call.batch + sequences - 1) / sequences;
   run_tasks(execution, num_workers_of(execution), groups * runs, [&](int64_t task, int32_t) {
     const int64_t run = task % runs;
@@ -103,29 +114,34 @@ Status combine(const KernelFamily& family, const CombineCall& call, const Execut
   const auto partial_size = static_cast<int64_t>(dtype_size(call.o_partial.dtype));
   const int64_t row_bytes = std::max<int64_t>(1, call.num_splits * call.head_dim_v * partial_size);
   const int64_t rows_a_task = std::max<int64_t>(1, kTaskBytes / row_bytes);
-  run_tasks(execution, num_workers_of(execution), (rows + rows_a_task - 1) / rows_a_task, [&](int64_t task, int32_t) {
-    for (int64_t r = task * rows_a_task; r < std::min((task + 1) * rows_a_task, rows); ++r) {
-      const int64_t head = r % call.num_heads;
-      const int64_t token = r / call.num_heads % call.tokens;
-      const int64_t b = r / call.num_heads / call.tokens;
-      CombineRow row{};
-      row.partial_dtype = call.o_partial.dtype;
-      row.o_dtype = call.o.dtype;
-      row.num_splits = call.num_splits;
-      row.head_dim_v = call.head_dim_v;
-      row.o_partial = reinterpret_cast<const char*>(row_at(call.o_partial, b, token, head));
-      row.o_split_stride = call.o_split_stride * partial_size;
-      const auto lse_at = [&](const StridedView& view) {
-        return reinterpret_cast<float*>(view.data) + b * view.strides[0] + head * view.strides[1] + token * view.strides[2];
-      };
-      row.lse_partial = lse_at(call.lse_partial);
-      row.lse_split_stride = call.lse_split_stride;
-      row.sink = call.sink.present() ? reinterpret_cast<const float*>(call.sink.data) + head * call.sink.strides[0] : nullptr;
-      row.o = reinterpret_cast<char*>(const_cast<std::byte*>(row_at(call.o, b, token, head)));
-      row.lse = call.lse.present() ? lse_at(call.lse) : nullptr;
-      family.combine(row);
-    }
-  });
+  run_tasks(
+      execution, num_workers_of(execution), (rows + rows_a_task - 1) / rows_a_task,
+      [&](int64_t task, int32_t) {
+        for (int64_t r = task * rows_a_task; r < std::min((task + 1) * rows_a_task, rows); ++r) {
+          const int64_t head = r % call.num_heads;
+          const int64_t token = r / call.num_heads % call.tokens;
+          const int64_t b = r / call.num_heads / call.tokens;
+          CombineRow row{};
+          row.partial_dtype = call.o_partial.dtype;
+          row.o_dtype = call.o.dtype;
+          row.num_splits = call.num_splits;
+          row.head_dim_v = call.head_dim_v;
+          row.o_partial = reinterpret_cast<const char*>(row_at(call.o_partial, b, token, head));
+          row.o_split_stride = call.o_split_stride * partial_size;
+          const auto lse_at = [&](const StridedView& view) {
+            return reinterpret_cast<float*>(view.data) + b * view.strides[0] +
+                   head * view.strides[1] + token * view.strides[2];
+          };
+          row.lse_partial = lse_at(call.lse_partial);
+          row.lse_split_stride = call.lse_split_stride;
+          row.sink = call.sink.present() ? reinterpret_cast<const float*>(call.sink.data) +
+                                               head * call.sink.strides[0]
+                                         : nullptr;
+          row.o = reinterpret_cast<char*>(const_cast<std::byte*>(row_at(call.o, b, token, head)));
+          row.lse = call.lse.present() ? lse_at(call.lse) : nullptr;
+          family.combine(row);
+        }
+      });
   return {};
 }
 

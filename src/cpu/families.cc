@@ -34,10 +34,13 @@ bool machine_runs(tegula_isa isa) {
   }
 }
 
-// Measured: docs/design/cpu_forward.md. Zen 4 is family 25; every AMD CPU with the instruction runs it at the full rate.
+// Measured: docs/design/cpu_forward.md. Zen 4 is family 25; every AMD CPU with the instruction runs
+// it at the full rate.
 constexpr PairsRule kPairsTable[] = {
-    {"AuthenticAMD", 25, true, "vdpbf16ps does two products at the rate of one FMA on AMD Zen 4 and later"},
-    {"GenuineIntel", 0, false, "vdpbf16ps runs at half the FMA rate on Intel: bf16 is widened instead"},
+    {"AuthenticAMD", 25, true,
+     "vdpbf16ps does two products at the rate of one FMA on AMD Zen 4 and later"},
+    {"GenuineIntel", 0, false,
+     "vdpbf16ps runs at half the FMA rate on Intel: bf16 is widened instead"},
     {nullptr, 0, false, "vdpbf16ps has not been measured on this CPU: bf16 is widened instead"},
 };
 

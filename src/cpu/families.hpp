@@ -14,7 +14,8 @@ const KernelFamily* find_family(tegula_isa isa);
 // Whether this machine can run the family's instructions.
 bool machine_runs(tegula_isa isa);
 
-// A row of the committed table: on these CPUs the bf16 dot product is (not) worth using. The first row that fits decides.
+// A row of the committed table: on these CPUs the bf16 dot product is (not) worth using. The first
+// row that fits decides.
 struct PairsRule {
   const char* vendor;    // nullptr: any
   int32_t least_family;  // x86 family

@@ -16,26 +16,32 @@ namespace {
 
 constexpr int64_t kMaxTokens = 256;  // of an item: tile_m is at most 256 rows
 
-const char* bytes_of(const std::byte* data) { return reinterpret_cast<const char*>(data); }
+const char* bytes_of(const std::byte* data) {
+  return reinterpret_cast<const char*>(data);
+}
 
 const float* head_pointer(const StridedView& view, int64_t batch, int64_t head) {
   if (!view.present()) return nullptr;
-  return reinterpret_cast<const float*>(view.data) + batch * view.strides[0] + head * view.strides[1];
+  return reinterpret_cast<const float*>(view.data) + batch * view.strides[0] +
+         head * view.strides[1];
 }
 
-KvRows kv_rows(const TokenView& view, const ForwardCall& call, const Sequence& sequence, int64_t batch, int64_t head) {
+KvRows kv_rows(const TokenView& view, const ForwardCall& call, const Sequence& sequence,
+               int64_t batch, int64_t head) {
   const int64_t size = static_cast<int64_t>(dtype_size(view.dtype));
   KvRows rows{};
   rows.base = bytes_of(view.data) + head * view.head_stride * size;
   rows.token_stride = view.token_stride * size;
   if (call.problem->layout_k != TEGULA_PAGED) {
-    rows.base += (sequence.k_batch * view.batch_stride + sequence.k_token * view.token_stride) * size;
+    rows.base +=
+        (sequence.k_batch * view.batch_stride + sequence.k_token * view.token_stride) * size;
     return rows;
   }
   const PageTable& pages = call.pages;
   const bool table = pages.table.present();
   const IndexView& entries = table ? pages.table : pages.indices;
-  const int64_t first = table ? batch * entries.strides[0] : pages.indptr.at(batch) * entries.strides[0];
+  const int64_t first =
+      table ? batch * entries.strides[0] : pages.indptr.at(batch) * entries.strides[0];
   rows.pages = reinterpret_cast<const int32_t*>(entries.data) + first;
   rows.pages_stride = table ? entries.strides[1] : entries.strides[0];
   rows.page_stride = view.batch_stride * size;
@@ -48,12 +54,14 @@ float descale(const StridedView& view, int64_t batch, int64_t kv_head) {
 }
 
 // Everything about an item that its sequence and head decide.
-ForwardTask make_task(const ForwardPlan& plan, const ForwardCall& call, int64_t batch, int64_t kv_head) {
+ForwardTask make_task(const ForwardPlan& plan, const ForwardCall& call, int64_t batch,
+                      int64_t kv_head) {
   const Sequence sequence = call.sequence(batch);
   const int64_t first_head = kv_head * plan.params.qheads_per_kvhead;
   const auto locate = [&](const TokenView& view) {
-    return view.data + (sequence.q_batch * view.batch_stride + sequence.q_token * view.token_stride +
-                        first_head * view.head_stride) * static_cast<int64_t>(dtype_size(view.dtype));
+    return view.data + (sequence.q_batch * view.batch_stride +
+                        sequence.q_token * view.token_stride + first_head * view.head_stride) *
+                           static_cast<int64_t>(dtype_size(view.dtype));
   };
   ForwardTask task{};
   const auto q_size = static_cast<int64_t>(dtype_size(call.q.dtype));
@@ -74,8 +82,9 @@ ForwardTask make_task(const ForwardPlan& plan, const ForwardCall& call, int64_t 
   task.v = kv_rows(call.v, call, sequence, batch, kv_head);
   task.seqlen_q = sequence.seqlen_q;
   task.seqlen_k = sequence.seqlen_k;
-  task.scale = static_cast<float>(call.problem->softmax_scale * descale(call.descale_q, batch, kv_head) *
-                                  descale(call.descale_k, batch, kv_head));
+  task.scale =
+      static_cast<float>(call.problem->softmax_scale * descale(call.descale_q, batch, kv_head) *
+                         descale(call.descale_k, batch, kv_head));
   task.v_scale = descale(call.descale_v, batch, kv_head);
   if (call.sink.present()) {
     task.sink = reinterpret_cast<const float*>(call.sink.data) + first_head * call.sink.strides[0];
@@ -94,7 +103,8 @@ ForwardTask make_task(const ForwardPlan& plan, const ForwardCall& call, int64_t 
   return task;
 }
 
-void run_item(const ForwardPlan& plan, const ForwardCall& call, const WorkItem& item, float* partials, char* scratch) {
+void run_item(const ForwardPlan& plan, const ForwardCall& call, const WorkItem& item,
+              float* partials, char* scratch) {
   ForwardTask task = make_task(plan, call, item.batch, item.kv_head);
   task.row_begin = item.row_begin;
   task.row_end = item.row_end;
@@ -118,7 +128,8 @@ void run_item(const ForwardPlan& plan, const ForwardCall& call, const WorkItem& 
   plan.family->forward(plan.params, task, scratch);
 }
 
-void run_merge(const ForwardPlan& plan, const ForwardCall& call, const MergeItem& merge, const float* partials) {
+void run_merge(const ForwardPlan& plan, const ForwardCall& call, const MergeItem& merge,
+               const float* partials) {
   const ForwardTask task = make_task(plan, call, merge.batch, merge.kv_head);
   const int64_t head_dim_v = plan.params.head_dim_v;
   const int64_t rows = merge.row_end - merge.row_begin;
@@ -136,23 +147,30 @@ void run_merge(const ForwardPlan& plan, const ForwardCall& call, const MergeItem
     row.lse_partial = partials + merge.partial_lse + r;
     row.sink = task.sink != nullptr ? task.sink + head * task.sink_stride : nullptr;
     row.o = task.o + token * task.o_token_stride + head * task.o_head_stride;
-    row.lse = task.lse != nullptr ? task.lse + token * task.lse_token_stride + head * task.lse_head_stride : nullptr;
+    row.lse = task.lse != nullptr
+                  ? task.lse + token * task.lse_token_stride + head * task.lse_head_stride
+                  : nullptr;
     plan.family->combine(row);
   }
 }
 
-// One schedule a thread keeps its memory between calls. A call takes it away while it runs: an executor may let the same thread
-// begin another call in the meantime.
+// One schedule a thread keeps its memory between calls. A call takes it away while it runs: an
+// executor may let the same thread begin another call in the meantime.
 struct SpareSchedule {
   Schedule schedule;
   ~SpareSchedule();
 };
 thread_local SpareSchedule spare;
-// Not a part of it: exit handlers and static destructors may call when the thread's objects are gone, and find out by this.
+// Not a part of it: exit handlers and static destructors may call when the thread's objects are
+// gone, and find out by this.
 constinit thread_local bool spare_is_gone = false;
-SpareSchedule::~SpareSchedule() { spare_is_gone = true; }
+SpareSchedule::~SpareSchedule() {
+  spare_is_gone = true;
+}
 
-Schedule take_schedule() { return spare_is_gone ? Schedule{} : std::exchange(spare.schedule, {}); }
+Schedule take_schedule() {
+  return spare_is_gone ? Schedule{} : std::exchange(spare.schedule, {});
+}
 void keep_schedule(Schedule&& schedule) {
   if (!spare_is_gone) spare.schedule = std::move(schedule);
 }
@@ -168,24 +186,28 @@ Status forward(const ForwardPlan& plan, const ForwardCall& call, const Execution
   if (scratch == nullptr) scratch = static_cast<char*>(lease.data());
   if (scratch == nullptr) {
     keep_schedule(std::move(schedule));
-    return fail(TEGULA_OUT_OF_MEMORY, "workspace: %zu bytes of scratch could not be allocated", plan.scratch_bytes);
+    return fail(TEGULA_OUT_OF_MEMORY, "workspace: %zu bytes of scratch could not be allocated",
+                plan.scratch_bytes);
   }
   float* const partials =
       reinterpret_cast<float*>(scratch + plan.worker_bytes * static_cast<size_t>(plan.num_workers));
 
-  run_tasks(execution, plan.num_workers, static_cast<int64_t>(schedule.items.size()), [&](int64_t task, int32_t worker) {
-    run_item(plan, call, schedule.items[static_cast<size_t>(task)], partials,
-             scratch + plan.worker_bytes * static_cast<size_t>(worker));
-  });
+  run_tasks(execution, plan.num_workers, static_cast<int64_t>(schedule.items.size()),
+            [&](int64_t task, int32_t worker) {
+              run_item(plan, call, schedule.items[static_cast<size_t>(task)], partials,
+                       scratch + plan.worker_bytes * static_cast<size_t>(worker));
+            });
   if (!schedule.merges.empty()) {
-    run_tasks(execution, plan.num_workers, static_cast<int64_t>(schedule.merges.size()), [&](int64_t task, int32_t) {
-      run_merge(plan, call, schedule.merges[static_cast<size_t>(task)], partials);
-    });
+    run_tasks(execution, plan.num_workers, static_cast<int64_t>(schedule.merges.size()),
+              [&](int64_t task, int32_t) {
+                run_merge(plan, call, schedule.merges[static_cast<size_t>(task)], partials);
+              });
   }
   keep_schedule(std::move(schedule));
   return {};
 } catch (const std::bad_alloc&) {
-  return fail(TEGULA_OUT_OF_MEMORY, "the schedule of batch %lld could not be allocated", static_cast<long long>(call.batch));
+  return fail(TEGULA_OUT_OF_MEMORY, "the schedule of batch %lld could not be allocated",
+              static_cast<long long>(call.batch));
 }
 
 }  // namespace tegula::cpu

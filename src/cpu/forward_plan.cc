@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // automatic splits (contract.md, 7)
 
 // The one definition of a worker's scratch.
-ForwardLayout forward_layout(const ForwardParams& params, const KernelFamily& family, int64_t panel_rows, int64_t tile_m) {
+ForwardLayout forward_layout(const ForwardParams& params, const KernelFamily& family,
+                             int64_t panel_rows, int64_t tile_m) {
   ForwardLayout layout{};
   layout.panel_rows = panel_rows;
   layout.q_steps = params.pairs ? ceil_div(params.head_dim, 2) : params.head_dim;
@@ -41,7 +42,8 @@ ForwardLayout forward_layout(const ForwardParams& params, const KernelFamily& fa
 
 }  // namespace
 
-ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& family, int32_t num_workers) {
+ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& family,
+                         int32_t num_workers) {
   ForwardPlan plan;
   plan.family = &family;
   plan.num_workers = num_workers;
@@ -56,32 +58,37 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   params.softcap = static_cast<float>(problem.softcap);
   const bool bias = params.bias_dtype != TEGULA_DTYPE_NONE;
   params.cooked = params.softcap > 0.0f || bias || (problem.operands & TEGULA_HAS_ALIBI) != 0;
-  // A bias may hide single keys, whose v must not be read into a product: pairs of keys cannot leave one out.
+  // A bias may hide single keys, whose v must not be read into a product: pairs of keys cannot
+  // leave one out.
   params.pairs = family.has_pairs && params.q_dtype == TEGULA_BF16 && !bias &&
                  (params.kv_dtype == TEGULA_BF16 || is_8bit_float(params.kv_dtype));
-  params.k_in_place =
-      params.pairs ? params.kv_dtype == TEGULA_BF16 && params.head_dim % 2 == 0 : params.kv_dtype == TEGULA_F32;
-  params.v_in_place = !params.pairs && params.kv_dtype == TEGULA_F32 && params.head_dim_v % family.lanes == 0;
+  params.k_in_place = params.pairs ? params.kv_dtype == TEGULA_BF16 && params.head_dim % 2 == 0
+                                   : params.kv_dtype == TEGULA_F32;
+  params.v_in_place =
+      !params.pairs && params.kv_dtype == TEGULA_F32 && params.head_dim_v % family.lanes == 0;
 
-  // Tiles by size (docs/design/cpu_forward.md): Q and O of an item within 384 KiB, the rows of a block within 256 KiB, so that
-  // an L2 of 1 MiB holds all of it; enough query rows that converting K and V is paid back, and none beyond the longest
-  // sequence.
+  // Tiles by size (docs/design/cpu_forward.md): Q and O of an item within 384 KiB, the rows of a
+  // block within 256 KiB, so that an L2 of 1 MiB holds all of it; enough query rows that converting
+  // K and V is paid back, and none beyond the longest sequence.
   const int64_t max_rows = std::max<int64_t>(1, problem.max_seqlen_q * params.qheads_per_kvhead);
-  const int64_t vectors = std::clamp<int64_t>(ceil_div(max_rows, family.lanes), 1, family.panel_vectors);
+  const int64_t vectors =
+      std::clamp<int64_t>(ceil_div(max_rows, family.lanes), 1, family.panel_vectors);
   const int64_t panel_rows = vectors * family.lanes;
   const int64_t row_bytes = 4 * (problem.head_dim + problem.head_dim_v);
   const int64_t wanted_rows = params.k_in_place && params.v_in_place ? 128 : 256;
   const int64_t fitting_rows = std::min(wanted_rows, (int64_t{384} << 10) / row_bytes);
-  plan.tile_m = std::min(std::max<int64_t>(1, fitting_rows / panel_rows) * panel_rows, round_up(max_rows, panel_rows));
+  plan.tile_m = std::min(std::max<int64_t>(1, fitting_rows / panel_rows) * panel_rows,
+                         round_up(max_rows, panel_rows));
   params.tile_n = 192;
   while (params.tile_n > 48 && params.tile_n * row_bytes > int64_t{256} << 10) params.tile_n /= 2;
   params.layout = forward_layout(params, family, panel_rows, plan.tile_m);
 
-  // Splits. Merging a row costs about as much as 16 more keys: long splits for wide items, shorter ones for decode.
+  // Splits. Merging a row costs about as much as 16 more keys: long splits for wide items, shorter
+  // ones for decode.
   const int64_t seqlen_k = problem.max_seqlen_k;
-  const int64_t total_rows = problem.num_heads_q * (problem.layout_q == TEGULA_RAGGED
-                                                        ? problem.total_q
-                                                        : problem.batch * problem.seqlen_q);
+  const int64_t total_rows =
+      problem.num_heads_q *
+      (problem.layout_q == TEGULA_RAGGED ? problem.total_q : problem.batch * problem.seqlen_q);
   if (problem.fixed_split > 0) {
     // By the capacity, not by max_seqlen_k: the hint must not change a sequence's bits.
     plan.max_splits = std::max<int64_t>(1, ceil_div(problem.seqlen_k, problem.fixed_split));
@@ -92,14 +99,17 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   } else {
     plan.least_split = round_up(max_rows > 64 ? 2048 : 512, params.tile_n);
     plan.max_splits = std::max<int64_t>(1, ceil_div(seqlen_k, plan.least_split));
-    // Splits are at least total / kTargetItems keys long, so at most three pieces for each such share exist (schedule.cc).
+    // Splits are at least total / kTargetItems keys long, so at most three pieces for each such
+    // share exist (schedule.cc).
     const int64_t pieces = 3 * kTargetItems * std::min(plan.tile_m, max_rows);
     const int64_t affordable = kMaxPartialBytes / (4 * (problem.head_dim_v + 1));
-    plan.partial_rows = plan.max_splits > 1 ? std::min({total_rows * plan.max_splits, pieces, affordable}) : 0;
+    plan.partial_rows =
+        plan.max_splits > 1 ? std::min({total_rows * plan.max_splits, pieces, affordable}) : 0;
   }
   plan.worker_bytes = static_cast<size_t>(round_up(params.layout.bytes, 128));
-  plan.scratch_bytes = plan.worker_bytes * static_cast<size_t>(num_workers) +
-                       static_cast<size_t>(round_up(plan.partial_rows * 4 * (problem.head_dim_v + 1), 64));
+  plan.scratch_bytes =
+      plan.worker_bytes * static_cast<size_t>(num_workers) +
+      static_cast<size_t>(round_up(plan.partial_rows * 4 * (problem.head_dim_v + 1), 64));
   return plan;
 }
 

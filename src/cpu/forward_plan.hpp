@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is decided about a forward on the CPU before any tensor is seen: tiles, the way operands are read, splits and scratch.
+// What is decided about a forward on the CPU before any tensor is seen: tiles, the way operands are
+// read, splits and scratch.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@
 
 namespace tegula::cpu {
 
-// Automatic splitting cuts a call into about so many pieces of equal work, whatever the thread count.
+// Automatic splitting cuts a call into about so many pieces of equal work, whatever the thread
+// count.
 inline constexpr int64_t kTargetItems = 256;
 
 struct ForwardPlan {
@@ -27,6 +29,7 @@ struct ForwardPlan {
 };
 
 // problem is checked and resolved.
-ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& family, int32_t num_workers);
+ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& family,
+                         int32_t num_workers);
 
 }  // namespace tegula::cpu

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the generic code and the objects compiled per instruction set share: plain data and function pointers only. Nothing here
-// may be an inline function: the linker could then keep the AVX-512 copy for every machine (architecture.md, Tree).
+// What the generic code and the objects compiled per instruction set share: plain data and function
+// pointers only. Nothing here may be an inline function: the linker could then keep the AVX-512
+// copy for every machine (architecture.md, Tree).
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@ namespace tegula::cpu {
 
 // Rows of k or v of one sequence and one head: row n lies at
 //   contiguous: base + n * token_stride
-//   paged:      base + pages[(n / page_size) * pages_stride] * page_stride + (n % page_size) * token_stride
+//   paged:      base + pages[(n / page_size) * pages_stride] * page_stride + (n % page_size) *
+//   token_stride
 // with all strides but pages_stride in bytes.
 struct KvRows {
   const char* base;
@@ -26,20 +28,23 @@ struct KvRows {
 // Where the parts of one worker's scratch lie, in bytes from its begin. Made by forward_layout().
 struct ForwardLayout {
   int64_t panel_rows;  // packed query rows of a panel: lanes x panel_vectors
-  int64_t q_steps;     // 32-bit units of a query row: head_dim, or pairs of it for the bf16 dot product
-  int64_t o_stride;    // floats between rows of the accumulator: head_dim_v rounded up to a vector
-  int64_t q_t;         // [panels][q_steps][panel_rows] 32-bit
-  int64_t scores;      // [tile_n][panel_rows] f32; becomes P in place
-  int64_t p_pairs;     // [tile_n / 2][panel_rows] bf16 pairs; unused without the bf16 dot product
-  int64_t acc_o;       // [panels][panel_rows][o_stride] f32
-  int64_t rows;        // per-row state: 5 arrays of [panels * panel_rows], then 4 of [panel_rows], 32-bit
-  int64_t bias_t;      // [tile_n][panel_rows] f32; only with bias
-  int64_t k_block;     // [tile_n][q_steps] 32-bit: k converted; unused where k is read in place
-  int64_t v_block;     // [tile_n][o_stride] f32, or [tile_n / 2][o_stride] bf16 pairs; unused where v is read in place
-  int64_t pointers;    // k rows, v rows and (with bias) visible v rows of the block: [3][tile_n] pointers
-  int64_t zero_row;    // max(q_steps, o_stride) zeros
-  int64_t widen;       // two rows of 512 + 64 floats, for conversions
-  int64_t bytes;       // whole size, a multiple of 64
+  int64_t
+      q_steps;  // 32-bit units of a query row: head_dim, or pairs of it for the bf16 dot product
+  int64_t o_stride;  // floats between rows of the accumulator: head_dim_v rounded up to a vector
+  int64_t q_t;       // [panels][q_steps][panel_rows] 32-bit
+  int64_t scores;    // [tile_n][panel_rows] f32; becomes P in place
+  int64_t p_pairs;   // [tile_n / 2][panel_rows] bf16 pairs; unused without the bf16 dot product
+  int64_t acc_o;     // [panels][panel_rows][o_stride] f32
+  int64_t rows;  // per-row state: 5 arrays of [panels * panel_rows], then 4 of [panel_rows], 32-bit
+  int64_t bias_t;   // [tile_n][panel_rows] f32; only with bias
+  int64_t k_block;  // [tile_n][q_steps] 32-bit: k converted; unused where k is read in place
+  int64_t v_block;  // [tile_n][o_stride] f32, or [tile_n / 2][o_stride] bf16 pairs; unused where v
+                    // is read in place
+  int64_t
+      pointers;  // k rows, v rows and (with bias) visible v rows of the block: [3][tile_n] pointers
+  int64_t zero_row;  // max(q_steps, o_stride) zeros
+  int64_t widen;     // two rows of 512 + 64 floats, for conversions
+  int64_t bytes;     // whole size, a multiple of 64
 };
 
 // One forward call, the same for all of its tasks.
@@ -53,12 +58,14 @@ struct ForwardParams {
   bool pairs;       // bf16 dot product
   bool k_in_place;  // k is read where it lies
   bool v_in_place;
-  bool cooked;      // softcap, bias or ALiBi: scores are brought to natural-log units before the softmax
+  bool
+      cooked;  // softcap, bias or ALiBi: scores are brought to natural-log units before the softmax
   ForwardLayout layout;
 };
 
-// Packed rows [row_begin, row_end) of one sequence and one kv head against keys of [key_begin, key_end). Packed row r is token
-// r / qheads_per_kvhead and head r % qheads_per_kvhead of the group: contract.md's packed GQA. Strides in bytes unless noted.
+// Packed rows [row_begin, row_end) of one sequence and one kv head against keys of [key_begin,
+// key_end). Packed row r is token r / qheads_per_kvhead and head r % qheads_per_kvhead of the
+// group: contract.md's packed GQA. Strides in bytes unless noted.
 struct ForwardTask {
   const char* q;  // token 0, first head of the group
   int64_t q_token_stride, q_head_stride;
@@ -70,17 +77,19 @@ struct ForwardTask {
   int64_t row_begin, row_end;
   int64_t seqlen_q, seqlen_k;
   int64_t key_begin, key_end;  // of the split; blocks of tile_n start at key_begin
-  const int64_t* range_begin;  // keys that each token sees, from the first token of the task: [range_begin[t], range_end[t])
+  const int64_t* range_begin;  // keys that each token sees, from the first token of the task:
+                               // [range_begin[t], range_end[t])
   const int64_t* range_end;
-  float scale;    // softmax_scale x descale_q x descale_k
-  float v_scale;  // descale_v
+  float scale;        // softmax_scale x descale_q x descale_k
+  float v_scale;      // descale_v
   const float* sink;  // first head of the group; nullptr: none; stride in floats
   int64_t sink_stride;
   const float* alibi_slopes;
   int64_t alibi_stride;
   const char* bias;  // token 0, key 0, first head of the group
   int64_t bias_head_stride, bias_token_stride, bias_key_stride;
-  float* o_partial;    // not nullptr: a split; normalised f32 o [row][head_dim_v] and lse [row], rows from row_begin
+  float* o_partial;  // not nullptr: a split; normalised f32 o [row][head_dim_v] and lse [row], rows
+                     // from row_begin
   float* lse_partial;
 };
 
@@ -124,7 +133,15 @@ struct KernelFamily {
 
 }  // namespace tegula::cpu
 
-namespace tegula::isa_scalar { extern const cpu::KernelFamily kFamily; }
-namespace tegula::isa_avx2 { extern const cpu::KernelFamily kFamily; }
-namespace tegula::isa_avx512 { extern const cpu::KernelFamily kFamily; }
-namespace tegula::isa_avx512bf16 { extern const cpu::KernelFamily kFamily; }
+namespace tegula::isa_scalar {
+extern const cpu::KernelFamily kFamily;
+}
+namespace tegula::isa_avx2 {
+extern const cpu::KernelFamily kFamily;
+}
+namespace tegula::isa_avx512 {
+extern const cpu::KernelFamily kFamily;
+}
+namespace tegula::isa_avx512bf16 {
+extern const cpu::KernelFamily kFamily;
+}

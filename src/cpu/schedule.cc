@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kNoSplit = int64_t{1} << 60;
 
-// Calls visit(batch, sequence, row_begin, row_end, keys) for each block of packed query rows of one kv head.
+// Calls visit(batch, sequence, row_begin, row_end, keys) for each block of packed query rows of one
+// kv head.
 template <class Visit>
 void for_each_row_block(const ForwardPlan& plan, const ForwardCall& call, Visit&& visit) {
   const int64_t group = plan.params.qheads_per_kvhead;
@@ -26,21 +27,23 @@ void for_each_row_block(const ForwardPlan& plan, const ForwardCall& call, Visit&
   }
 }
 
-// Pieces of a range: the cells of a grid of `split` keys from key 0 that it touches; an empty range is one (empty) piece.
+// Pieces of a range: the cells of a grid of `split` keys from key 0 that it touches; an empty range
+// is one (empty) piece.
 int64_t num_pieces(KeyRange keys, int64_t split) {
   return keys.empty() ? 1 : ceil_div(keys.end, split) - keys.begin / split;
 }
 
 // Keys of a split of one sequence.
-int64_t split_length(const ForwardPlan& plan, const tegula_problem& problem, const Sequence& sequence, int64_t automatic) {
+int64_t split_length(const ForwardPlan& plan, const tegula_problem& problem,
+                     const Sequence& sequence, int64_t automatic) {
   if (problem.fixed_split > 0) return problem.fixed_split;
   if (problem.num_splits == 0) return automatic;
   const int64_t blocks = std::max<int64_t>(1, ceil_div(sequence.seqlen_k, plan.params.tile_n));
   return ceil_div(blocks, problem.num_splits) * plan.params.tile_n;
 }
 
-// Automatic splitting: pieces of about 1 / kTargetItems of all work, so that one long sequence cannot hold up the call, and no more
-// of them than the plan has room for.
+// Automatic splitting: pieces of about 1 / kTargetItems of all work, so that one long sequence
+// cannot hold up the call, and no more of them than the plan has room for.
 int64_t automatic_split(const ForwardPlan& plan, const ForwardCall& call) {
   if (plan.max_splits == 1) return kNoSplit;
   int64_t total = 0, longest = 0;
@@ -49,13 +52,15 @@ int64_t automatic_split(const ForwardPlan& plan, const ForwardCall& call) {
     longest = std::max(longest, keys.size());
   });
   total *= call.problem->num_heads_kv;
-  int64_t split = std::max(plan.least_split, round_up(ceil_div(total, kTargetItems), plan.params.tile_n));
+  int64_t split =
+      std::max(plan.least_split, round_up(ceil_div(total, kTargetItems), plan.params.tile_n));
   for (; split < longest; split *= 2) {
     int64_t rows = 0;
-    for_each_row_block(plan, call, [&](int64_t, const Sequence&, int64_t begin, int64_t end, KeyRange keys) {
-      const int64_t pieces = num_pieces(keys, split);
-      if (pieces > 1) rows += pieces * (end - begin);
-    });
+    for_each_row_block(plan, call,
+                       [&](int64_t, const Sequence&, int64_t begin, int64_t end, KeyRange keys) {
+                         const int64_t pieces = num_pieces(keys, split);
+                         if (pieces > 1) rows += pieces * (end - begin);
+                       });
     if (rows * call.problem->num_heads_kv <= plan.partial_rows) return split;
   }
   return kNoSplit;
@@ -67,36 +72,40 @@ void make_schedule(const ForwardPlan& plan, const ForwardCall& call, Schedule& s
   schedule.items.clear();
   schedule.merges.clear();
   const tegula_problem& problem = *call.problem;
-  const int64_t automatic = problem.num_splits == 0 && problem.fixed_split == 0 ? automatic_split(plan, call) : kNoSplit;
+  const int64_t automatic =
+      problem.num_splits == 0 && problem.fixed_split == 0 ? automatic_split(plan, call) : kNoSplit;
   const int64_t head_dim_v = plan.params.head_dim_v;
   int64_t partial = 0;  // floats used so far
 
-  for_each_row_block(plan, call, [&](int64_t b, const Sequence& sequence, int64_t begin, int64_t end, KeyRange keys) {
-    const int64_t split = split_length(plan, problem, sequence, automatic);
-    const int64_t pieces = num_pieces(keys, split);
-    const int64_t rows = end - begin;
-    for (int64_t head = 0; head < problem.num_heads_kv; ++head) {
-      const int64_t lse = partial + pieces * rows * head_dim_v;
-      for (int64_t piece = 0; piece < pieces; ++piece) {
-        WorkItem item{b, head, begin, end, 0, 0, 0, -1, -1};
-        if (!keys.empty()) {
-          // The grid cell, not the visible part of it: blocks of keys must not depend on which rows share an item.
-          item.key_begin = (keys.begin / split + piece) * split;
-          item.key_end = std::min(item.key_begin + split, keys.end);
-          item.cost = rows * (item.key_end - std::max(item.key_begin, keys.begin));
+  for_each_row_block(
+      plan, call,
+      [&](int64_t b, const Sequence& sequence, int64_t begin, int64_t end, KeyRange keys) {
+        const int64_t split = split_length(plan, problem, sequence, automatic);
+        const int64_t pieces = num_pieces(keys, split);
+        const int64_t rows = end - begin;
+        for (int64_t head = 0; head < problem.num_heads_kv; ++head) {
+          const int64_t lse = partial + pieces * rows * head_dim_v;
+          for (int64_t piece = 0; piece < pieces; ++piece) {
+            WorkItem item{b, head, begin, end, 0, 0, 0, -1, -1};
+            if (!keys.empty()) {
+              // The grid cell, not the visible part of it: blocks of keys must not depend on which
+              // rows share an item.
+              item.key_begin = (keys.begin / split + piece) * split;
+              item.key_end = std::min(item.key_begin + split, keys.end);
+              item.cost = rows * (item.key_end - std::max(item.key_begin, keys.begin));
+            }
+            if (pieces > 1) {
+              item.partial = partial + piece * rows * head_dim_v;
+              item.partial_lse = lse + piece * rows;
+            }
+            schedule.items.push_back(item);
+          }
+          if (pieces > 1) {
+            schedule.merges.push_back({b, head, begin, end, pieces, partial, lse});
+            partial += pieces * rows * (head_dim_v + 1);
+          }
         }
-        if (pieces > 1) {
-          item.partial = partial + piece * rows * head_dim_v;
-          item.partial_lse = lse + piece * rows;
-        }
-        schedule.items.push_back(item);
-      }
-      if (pieces > 1) {
-        schedule.merges.push_back({b, head, begin, end, pieces, partial, lse});
-        partial += pieces * rows * (head_dim_v + 1);
-      }
-    }
-  });
+      });
   const auto heavier = [](const WorkItem& a, const WorkItem& b) { return a.cost > b.cost; };
   if (!std::is_sorted(schedule.items.begin(), schedule.items.end(), heavier)) {
     std::sort(schedule.items.begin(), schedule.items.end(), heavier);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cutting a forward call into work items: (sequence, kv head, block of packed query rows, range of keys). The cut depends on the
-// problem and the lengths alone, never on the number of threads, so that bits do not depend on it either.
+// Cutting a forward call into work items: (sequence, kv head, block of packed query rows, range of
+// keys). The cut depends on the problem and the lengths alone, never on the number of threads, so
+// that bits do not depend on it either.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct WorkItem {
   int64_t row_begin, row_end;  // packed rows
   int64_t key_begin, key_end;
   int64_t cost;     // rows x keys
-  int64_t partial;  // index into the partial rows' o and lse of this piece; -1: the item writes o itself
+  int64_t partial;  // index into the partial rows' o and lse of this piece; -1: the item writes o
+                    // itself
   int64_t partial_lse;
 };
 
@@ -27,7 +29,8 @@ struct MergeItem {
   int64_t kv_head;
   int64_t row_begin, row_end;
   int64_t num_splits;
-  int64_t partial;  // float offsets of the first piece; pieces follow each other, all o before all lse
+  int64_t
+      partial;  // float offsets of the first piece; pieces follow each other, all o before all lse
   int64_t partial_lse;
 };
 

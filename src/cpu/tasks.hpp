@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running the tasks of one call: the caller's executor or the library's pool, with the floating-point environment that the kernels
-// are written for.
+// Running the tasks of one call: the caller's executor or the library's pool, with the
+// floating-point environment that the kernels are written for.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace tegula::cpu {
 
-// Default rounding, denormals kept, no traps; the caller's settings come back at the end of the scope.
+// Default rounding, denormals kept, no traps; the caller's settings come back at the end of the
+// scope.
 class FloatEnvironment {
  public:
   FloatEnvironment() noexcept;
@@ -22,9 +23,10 @@ class FloatEnvironment {
   uint64_t saved_;
 };
 
-// fn(task, worker) for every task in [0, count), worker < num_workers. Fn is called concurrently and must not throw.
-void run_tasks(const Execution& execution, int32_t num_workers, int64_t count, void (*fn)(void*, int64_t, int32_t),
-               void* argument);
+// fn(task, worker) for every task in [0, count), worker < num_workers. Fn is called concurrently
+// and must not throw.
+void run_tasks(const Execution& execution, int32_t num_workers, int64_t count,
+               void (*fn)(void*, int64_t, int32_t), void* argument);
 
 template <class Fn>
 void run_tasks(const Execution& execution, int32_t num_workers, int64_t count, Fn&& fn) {

@@ -26,7 +26,8 @@ void refuse_cpu(const tegula_problem& problem, const tegula_device& device, Refu
   if (device.kind != TEGULA_CPU) return refuse(why, "the device is not a CPU");
   if (cpu::find_family(kIsa) == nullptr) return refuse(why, "not in this build");
   if (device.isa != TEGULA_ISA_AUTO && device.isa != kIsa) {
-    return refuse(why, "the device asks for %s", tegula_isa_name(static_cast<tegula_isa>(device.isa)));
+    return refuse(why, "the device asks for %s",
+                  tegula_isa_name(static_cast<tegula_isa>(device.isa)));
   }
   if (!cpu::machine_runs(kIsa)) return refuse(why, "this machine cannot run it");
   if (kIsa == TEGULA_ISA_AVX512BF16 && device.isa == TEGULA_ISA_AUTO) {
@@ -52,7 +53,8 @@ Status forward_cpu(const Plan& plan, const ForwardCall& call, const Execution& e
 }
 
 void refuse_cuda(const tegula_problem&, const tegula_device& device, Refusal& why) {
-  refuse(why, device.kind == TEGULA_CUDA ? "the CUDA back end is not in this version" : "the device is not a GPU");
+  refuse(why, device.kind == TEGULA_CUDA ? "the CUDA back end is not in this version"
+                                         : "the device is not a GPU");
 }
 
 template <tegula_isa kIsa>
@@ -83,7 +85,9 @@ Status row_family(const cpu::KernelFamily*& family) {
   return {};
 }
 
-const char* on_off(bool value) { return value ? "yes" : "no"; }
+const char* on_off(bool value) {
+  return value ? "yes" : "no";
+}
 
 }  // namespace
 
@@ -101,9 +105,12 @@ Status make_plan(const tegula_problem& problem, const tegula_device& device, Pla
     return {};
   }
   if (device.kind == TEGULA_CUDA) {
-    return fail(TEGULA_UNSUPPORTED, "device: kind cuda has no implementation: the CUDA back end is not in this version");
+    return fail(
+        TEGULA_UNSUPPORTED,
+        "device: kind cuda has no implementation: the CUDA back end is not in this version");
   }
-  return fail(TEGULA_UNSUPPORTED, "device: isa %s has no implementation here: %s", tegula_isa_name(static_cast<tegula_isa>(device.isa)), why.text);
+  return fail(TEGULA_UNSUPPORTED, "device: isa %s has no implementation here: %s",
+              tegula_isa_name(static_cast<tegula_isa>(device.isa)), why.text);
 }
 
 std::string explain(const Plan& plan) {
@@ -124,26 +131,31 @@ std::string explain(const Plan& plan) {
     candidate->refuse(problem, asked, why);
     line("  not %-12s%s", candidate->name, why.text);
   }
-  line("problem         forward, q %s, k and v %s, o %s, heads %lld/%lld, head_dim %lld, head_dim_v %lld",
-       dtype_name(problem.q_dtype), dtype_name(problem.kv_dtype), dtype_name(problem.o_dtype),
-       static_cast<long long>(problem.num_heads_q), static_cast<long long>(problem.num_heads_kv),
-       static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v));
+  line(
+      "problem         forward, q %s, k and v %s, o %s, heads %lld/%lld, head_dim %lld, head_dim_v "
+      "%lld",
+      dtype_name(problem.q_dtype), dtype_name(problem.kv_dtype), dtype_name(problem.o_dtype),
+      static_cast<long long>(problem.num_heads_q), static_cast<long long>(problem.num_heads_kv),
+      static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v));
   line("products        %s", params.pairs ? "bf16 pairs (vdpbf16ps), fp32 sums" : "fp32");
   line("k, v in place   %s, %s", on_off(params.k_in_place), on_off(params.v_in_place));
-  line("packing         %lld query heads of a kv head share rows", static_cast<long long>(params.qheads_per_kvhead));
-  line("tiles           tile_m %lld rows (panels of %lld), tile_n %lld keys", static_cast<long long>(plan.tile_m),
-       static_cast<long long>(params.layout.panel_rows), static_cast<long long>(plan.tile_n));
+  line("packing         %lld query heads of a kv head share rows",
+       static_cast<long long>(params.qheads_per_kvhead));
+  line("tiles           tile_m %lld rows (panels of %lld), tile_n %lld keys",
+       static_cast<long long>(plan.tile_m), static_cast<long long>(params.layout.panel_rows),
+       static_cast<long long>(plan.tile_n));
   if (problem.fixed_split > 0) {
-    line("splits          every %lld keys, at most %lld a sequence", static_cast<long long>(problem.fixed_split),
-         static_cast<long long>(plan.num_splits));
+    line("splits          every %lld keys, at most %lld a sequence",
+         static_cast<long long>(problem.fixed_split), static_cast<long long>(plan.num_splits));
   } else if (problem.num_splits > 0) {
     line("splits          %lld, as asked", static_cast<long long>(problem.num_splits));
   } else {
-    line("splits          automatic, at most %lld a sequence, none below %lld keys", static_cast<long long>(plan.num_splits),
-         static_cast<long long>(plan.cpu.least_split));
+    line("splits          automatic, at most %lld a sequence, none below %lld keys",
+         static_cast<long long>(plan.num_splits), static_cast<long long>(plan.cpu.least_split));
   }
   line("workers         %d", plan.device.num_workers);
-  line("scratch         %zu bytes: %zu a worker, %zu for split partials", plan.scratch_bytes, plan.cpu.worker_bytes,
+  line("scratch         %zu bytes: %zu a worker, %zu for split partials", plan.scratch_bytes,
+       plan.cpu.worker_bytes,
        plan.scratch_bytes - plan.cpu.worker_bytes * static_cast<size_t>(plan.device.num_workers));
   return text;
 }
@@ -156,16 +168,19 @@ Status describe_cpu(tegula_device& device) {
   device.num_workers = cpu::ThreadPool::process_pool().num_workers();
   const char* const asked = std::getenv("TEGULA_ISA");
   if (asked == nullptr || asked[0] == '\0' || std::strcmp(asked, "auto") == 0) return {};
-  for (const tegula_isa isa : {TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512, TEGULA_ISA_AVX512BF16}) {
+  for (const tegula_isa isa :
+       {TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512, TEGULA_ISA_AVX512BF16}) {
     if (std::strcmp(asked, tegula_isa_name(isa)) != 0) continue;
     if (cpu::find_family(isa) == nullptr || !cpu::machine_runs(isa)) {
       return fail(TEGULA_UNSUPPORTED, "TEGULA_ISA: %s is %s", asked,
-                  cpu::find_family(isa) == nullptr ? "not in this build" : "not an instruction set of this machine");
+                  cpu::find_family(isa) == nullptr ? "not in this build"
+                                                   : "not an instruction set of this machine");
     }
     device.isa = isa;
     return {};
   }
-  return fail(TEGULA_INVALID_ARGUMENT, "TEGULA_ISA: %s is not one of scalar, avx2, avx512, avx512bf16, auto", asked);
+  return fail(TEGULA_INVALID_ARGUMENT,
+              "TEGULA_ISA: %s is not one of scalar, avx2, avx512, avx512bf16, auto", asked);
 }
 
 Status run_append_kv(const AppendCall& call, const Execution& execution) {

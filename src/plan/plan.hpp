@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only place that knows all back ends: ordered lists of implementations, the choice among them, and the reasons.
+// The only place that knows all back ends: ordered lists of implementations, the choice among them,
+// and the reasons.
 #pragma once
 
 #include <cstddef>
@@ -43,11 +44,13 @@ struct Plan {
   cpu::ForwardPlan cpu;  // of a CPU implementation
 };
 
-// problem is checked and resolved. Fails with TEGULA_UNSUPPORTED and the reasons if no implementation accepts.
+// problem is checked and resolved. Fails with TEGULA_UNSUPPORTED and the reasons if no
+// implementation accepts.
 Status make_plan(const tegula_problem& problem, const tegula_device& device, Plan& plan);
 std::string explain(const Plan& plan);
 
-// The CPU of this machine, the environment's TEGULA_ISA applied; fails if that names an unknown or absent ISA.
+// The CPU of this machine, the environment's TEGULA_ISA applied; fails if that names an unknown or
+// absent ISA.
 Status describe_cpu(tegula_device& device);
 
 // What this build and the device can do (tegula_capability); device is checked.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row on its way into a cache: rotate, divide by the scale of an 8-bit cache, round (contract.md, 5). The same bits on every
-// instruction set and device, so each product's rounding is fixed and nothing is vectorised differently.
+// One row on its way into a cache: rotate, divide by the scale of an 8-bit cache, round
+// (contract.md, 5). The same bits on every instruction set and device, so each product's rounding
+// is fixed and nothing is vectorised differently.
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"

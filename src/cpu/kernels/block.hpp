@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Getting operands into the form that the tiles read: rows of q transposed, rows of k and v found (pages included) and, where their
-// type is not the tiles' own, converted once per block.
+// Getting operands into the form that the tiles read: rows of q transposed, rows of k and v found
+// (pages included) and, where their type is not the tiles' own, converted once per block.
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"
@@ -11,7 +11,8 @@ namespace tegula::TEGULA_ISA_NAMESPACE {
 TEGULA_INLINE void widen_row(tegula_dtype type, const char* from, float* to, int64_t count) {
   with_type(type, [&]<tegula_dtype kType>() {
     int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) vstore(to + i, vwiden<kType>(from + i * size_of(kType)));
+    for (; i + kLanes <= count; i += kLanes)
+      vstore(to + i, vwiden<kType>(from + i * size_of(kType)));
     for (; i < count; ++i) to[i] = widen<kType>(from + i * size_of(kType));
   });
 }
@@ -20,7 +21,8 @@ TEGULA_INLINE void widen_row(tegula_dtype type, const char* from, float* to, int
 TEGULA_INLINE void narrow_row(tegula_dtype type, const float* from, char* to, int64_t count) {
   const auto convert = [&]<tegula_dtype kType>() {
     int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) vnarrow<kType>(to + i * size_of(kType), vload(from + i));
+    for (; i + kLanes <= count; i += kLanes)
+      vnarrow<kType>(to + i * size_of(kType), vload(from + i));
     for (; i < count; ++i) narrow<kType>(to + i * size_of(kType), from[i]);
   };
   switch (type) {
@@ -30,8 +32,10 @@ TEGULA_INLINE void narrow_row(tegula_dtype type, const float* from, char* to, in
   }
 }
 
-// A row as bf16, an odd end padded with a zero: exact for bf16 and 8-bit values. widened: room for the row in fp32.
-TEGULA_INLINE void bf16_row(tegula_dtype type, const char* from, char* to, int64_t count, float* widened) {
+// A row as bf16, an odd end padded with a zero: exact for bf16 and 8-bit values. widened: room for
+// the row in fp32.
+TEGULA_INLINE void bf16_row(tegula_dtype type, const char* from, char* to, int64_t count,
+                            float* widened) {
   if (type == TEGULA_BF16) {
     __builtin_memcpy(to, from, static_cast<size_t>(2 * count));
   } else {
@@ -42,7 +46,8 @@ TEGULA_INLINE void bf16_row(tegula_dtype type, const char* from, char* to, int64
 }
 
 // Addresses of rows [begin, end). Pages are looked up once each.
-TEGULA_INLINE void row_pointers(const cpu::KvRows& rows, int64_t begin, int64_t end, const char** out) {
+TEGULA_INLINE void row_pointers(const cpu::KvRows& rows, int64_t begin, int64_t end,
+                                const char** out) {
   if (rows.pages == nullptr) {
     for (int64_t n = begin; n < end; ++n) *out++ = rows.base + n * rows.token_stride;
     return;
@@ -50,19 +55,23 @@ TEGULA_INLINE void row_pointers(const cpu::KvRows& rows, int64_t begin, int64_t 
   for (int64_t n = begin; n < end;) {
     const int64_t page = n / rows.page_size;
     const int64_t page_end = (page + 1) * rows.page_size;
-    const char* row = rows.base + static_cast<int64_t>(rows.pages[page * rows.pages_stride]) * rows.page_stride +
-                      (n - page * rows.page_size) * rows.token_stride;
+    const char* row =
+        rows.base + static_cast<int64_t>(rows.pages[page * rows.pages_stride]) * rows.page_stride +
+        (n - page * rows.page_size) * rows.token_stride;
     for (; n < end && n < page_end; ++n, row += rows.token_stride) *out++ = row;
   }
 }
 
-// Packs rows [row_begin, row_end) of the task into q_t, panel by panel: q_t[panel][step][lane]; lanes past the end are 0.
-TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::ForwardTask& task, char* q_t, float* widened) {
+// Packs rows [row_begin, row_end) of the task into q_t, panel by panel: q_t[panel][step][lane];
+// lanes past the end are 0.
+TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                                char* q_t, float* widened) {
   const cpu::ForwardLayout& layout = params.layout;
   const int64_t rows = task.row_end - task.row_begin;
   const int64_t panel_bytes = layout.q_steps * layout.panel_rows * 4;
   if (rows % layout.panel_rows != 0) {
-    __builtin_memset(q_t + rows / layout.panel_rows * panel_bytes, 0, static_cast<size_t>(panel_bytes));
+    __builtin_memset(q_t + rows / layout.panel_rows * panel_bytes, 0,
+                     static_cast<size_t>(panel_bytes));
   }
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t row = task.row_begin + r;
@@ -90,10 +99,10 @@ struct Block {
   const char** v_rows;  // [n - first], or [(n - first) / 2] for pairs
 };
 
-// Finds keys [begin, end) of the block that begins at key `first`. For pairs, a key before `begin` that completes a pair is a row
-// of zeros; what lies there is not read.
-TEGULA_INLINE Block find_block(const cpu::ForwardParams& params, const cpu::ForwardTask& task, int64_t first, int64_t begin,
-                               int64_t end, char* scratch) {
+// Finds keys [begin, end) of the block that begins at key `first`. For pairs, a key before `begin`
+// that completes a pair is a row of zeros; what lies there is not read.
+TEGULA_INLINE Block find_block(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                               int64_t first, int64_t begin, int64_t end, char* scratch) {
   const char** const k_rows = reinterpret_cast<const char**>(scratch + params.layout.pointers);
   Block block{first, begin - first, end - first, k_rows, k_rows + params.tile_n};
   row_pointers(task.k, begin, end, block.k_rows + block.begin);
@@ -125,14 +134,15 @@ TEGULA_INLINE void load_k(const cpu::ForwardParams& params, const Block& block, 
 }
 
 // Two rows of v as pairs (even[d], odd[d]) of bf16.
-TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params, [[maybe_unused]] const char* even,
-                             [[maybe_unused]] const char* odd, [[maybe_unused]] float* to,
-                             [[maybe_unused]] float* widened) {
+TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params,
+                             [[maybe_unused]] const char* even, [[maybe_unused]] const char* odd,
+                             [[maybe_unused]] float* to, [[maybe_unused]] float* widened) {
 #ifdef TEGULA_PAIRS
   const int64_t count = params.head_dim_v;
   int64_t d = 0;
   if (params.kv_dtype == TEGULA_BF16) {
-    for (; d + kLanes <= count; d += kLanes) vstore(to + d, vinterleave_bf16(even + 2 * d, odd + 2 * d));
+    for (; d + kLanes <= count; d += kLanes)
+      vstore(to + d, vinterleave_bf16(even + 2 * d, odd + 2 * d));
     for (; d < count; ++d) {
       __builtin_memcpy(to + d, even + 2 * d, 2);
       __builtin_memcpy(reinterpret_cast<char*>(to + d) + 2, odd + 2 * d, 2);
@@ -146,20 +156,25 @@ TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params, 
 #endif
 }
 
-// Converts the block's rows of v, unless they are read in place. visit(n) is called beside each row (prefetches).
+// Converts the block's rows of v, unless they are read in place. visit(n) is called beside each row
+// (prefetches).
 template <class Visit>
-TEGULA_INLINE void load_v(const cpu::ForwardParams& params, const Block& block, char* scratch, Visit&& visit) {
+TEGULA_INLINE void load_v(const cpu::ForwardParams& params, const Block& block, char* scratch,
+                          Visit&& visit) {
   const int64_t step = params.pairs ? 2 : 1;
-  float* to = reinterpret_cast<float*>(scratch + params.layout.v_block) + block.begin / step * params.layout.o_stride;
+  float* to = reinterpret_cast<float*>(scratch + params.layout.v_block) +
+              block.begin / step * params.layout.o_stride;
   for (int64_t n = block.begin; n < block.end; n += step, to += params.layout.o_stride) {
     visit(n);
     if (params.v_in_place) continue;
     if (params.pairs) {
-      pair_rows(params, block.v_rows[n], block.v_rows[n + 1], to, reinterpret_cast<float*>(scratch + params.layout.widen));
+      pair_rows(params, block.v_rows[n], block.v_rows[n + 1], to,
+                reinterpret_cast<float*>(scratch + params.layout.widen));
     } else {
       widen_row(params.kv_dtype, block.v_rows[n], to, params.head_dim_v);
     }
-    block.v_rows[n / step] = reinterpret_cast<const char*>(to);  // n / step <= n: entries still to be read lie behind
+    block.v_rows[n / step] =
+        reinterpret_cast<const char*>(to);  // n / step <= n: entries still to be read lie behind
   }
 }
 

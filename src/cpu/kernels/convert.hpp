@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stored value at a time, to and from fp32, by integer arithmetic: the same bits on every machine. Widening is exact; narrowing
-// rounds to nearest even and needs the default rounding mode (set around every task). Vector forms: vec/.
+// One stored value at a time, to and from fp32, by integer arithmetic: the same bits on every
+// machine. Widening is exact; narrowing rounds to nearest even and needs the default rounding mode
+// (set around every task). Vector forms: vec/.
 #pragma once
 
 #include <stddef.h>
@@ -32,8 +33,8 @@ TEGULA_INLINE float float_of(uint32_t bits) {
   return a;
 }
 
-// Reads one value. Small formats put exponent and mantissa into fp32's fields; a product with a power of two moves the bias, which
-// also makes subnormals right.
+// Reads one value. Small formats put exponent and mantissa into fp32's fields; a product with a
+// power of two moves the bias, which also makes subnormals right.
 template <tegula_dtype kType>
 TEGULA_INLINE float widen(const char* p) {
   if constexpr (kType == TEGULA_F32) {
@@ -57,14 +58,16 @@ TEGULA_INLINE float widen(const char* p) {
     } else {
       const uint32_t sign = (half & 0x8000u) << 16;
       const uint32_t magnitude = (half & 0x7fffu) << 13;
-      if (magnitude >= 0x0f800000) return float_of(sign | 0x70000000 | magnitude | (magnitude > 0x0f800000 ? 0x400000 : 0));
+      if (magnitude >= 0x0f800000)
+        return float_of(sign | 0x70000000 | magnitude | (magnitude > 0x0f800000 ? 0x400000 : 0));
       return float_of(sign | bits_of(float_of(magnitude) * 0x1p112f));
     }
   }
 }
 
-// Rounds |a| to kMantissa bits with the exponent bias of a small format whose least normal is 2^kMinExponent; subnormals by adding a
-// number whose last place is the format's smallest step. Not for infinities and NaN.
+// Rounds |a| to kMantissa bits with the exponent bias of a small format whose least normal is
+// 2^kMinExponent; subnormals by adding a number whose last place is the format's smallest step. Not
+// for infinities and NaN.
 template <int kMantissa, int kMinExponent>
 TEGULA_INLINE uint32_t round_magnitude(float magnitude) {
   if (magnitude < float_of(static_cast<uint32_t>(kMinExponent + 127) << 23)) {
@@ -92,14 +95,21 @@ TEGULA_INLINE void narrow(char* p, float a) {
     const uint16_t code = static_cast<uint16_t>(rounded >> 16);
     __builtin_memcpy(p, &code, sizeof code);
   } else if constexpr (kType == TEGULA_F16) {
-    uint32_t code = nan ? 0x7e00 : magnitude >= 0x47800000 ? 0x7c00 : round_magnitude<10, -14>(float_of(magnitude));
+    uint32_t code = nan                       ? 0x7e00
+                    : magnitude >= 0x47800000 ? 0x7c00
+                                              : round_magnitude<10, -14>(float_of(magnitude));
     const uint16_t half = static_cast<uint16_t>(code | (bits >> 16 & 0x8000));
     __builtin_memcpy(p, &half, sizeof half);
   } else if constexpr (kType == TEGULA_E4M3) {
-    uint32_t code = nan ? 0x7f : magnitude >= 0x43e00000 ? 0x7e : round_magnitude<3, -6>(float_of(magnitude));  // 448
+    uint32_t code = nan                       ? 0x7f
+                    : magnitude >= 0x43e00000 ? 0x7e
+                                              : round_magnitude<3, -6>(float_of(magnitude));  // 448
     *p = static_cast<char>(code | (bits >> 24 & 0x80));
   } else if constexpr (kType == TEGULA_E5M2) {
-    uint32_t code = nan ? 0x7e : magnitude >= 0x47600000 ? 0x7b : round_magnitude<2, -14>(float_of(magnitude));  // 57344
+    uint32_t code = nan ? 0x7e
+                    : magnitude >= 0x47600000
+                        ? 0x7b
+                        : round_magnitude<2, -14>(float_of(magnitude));  // 57344
     *p = static_cast<char>(code | (bits >> 24 & 0x80));
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a row: divide by the sum, take in the sink, write o and lse; and merging partial rows, which ends the same way.
+// The end of a row: divide by the sum, take in the sink, write o and lse; and merging partial rows,
+// which ends the same way.
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"
@@ -14,8 +15,9 @@ struct RowEnd {
   float lse;
 };
 
-// A row whose weights exp(s - max) sum to `sum`, max in natural-log units; a sink adds exp(sink - max) to the sum. The row is empty
-// if max is -inf. Double precision: one call a row, and lse must be good to 2^-20.
+// A row whose weights exp(s - max) sum to `sum`, max in natural-log units; a sink adds exp(sink -
+// max) to the sum. The row is empty if max is -inf. Double precision: one call a row, and lse must
+// be good to 2^-20.
 TEGULA_INLINE RowEnd end_row(double max, double sum, const float* sink) {
   const bool empty = max == -__builtin_inf();
   const double lse = empty ? max : max + __builtin_log(sum);
@@ -38,26 +40,35 @@ TEGULA_INLINE void scale_row(float* value, float factor, int64_t count) {
   for (; i < count; ++i) value[i] *= factor;
 }
 
-TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task, int64_t row, int64_t token,
-                              int64_t head, float row_max, float row_sum, float* acc_o) {
+TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                              int64_t row, int64_t token, int64_t head, float row_max,
+                              float row_sum, float* acc_o) {
   const bool split = task.o_partial != nullptr;
-  const float* const sink = task.sink != nullptr && !split ? task.sink + head * task.sink_stride : nullptr;
-  const double max = static_cast<double>(row_max) * (params.cooked ? 1.0 : static_cast<double>(task.scale));
+  const float* const sink =
+      task.sink != nullptr && !split ? task.sink + head * task.sink_stride : nullptr;
+  const double max =
+      static_cast<double>(row_max) * (params.cooked ? 1.0 : static_cast<double>(task.scale));
   const RowEnd end = end_row(row_max == -__builtin_inff() ? row_max : max, row_sum, sink);
   scale_row(acc_o, end.factor * task.v_scale, params.head_dim_v);
   if (split) {
-    __builtin_memcpy(task.o_partial + row * params.head_dim_v, acc_o, static_cast<size_t>(4 * params.head_dim_v));
+    __builtin_memcpy(task.o_partial + row * params.head_dim_v, acc_o,
+                     static_cast<size_t>(4 * params.head_dim_v));
     task.lse_partial[row] = end.lse;
     return;
   }
-  narrow_row(params.o_dtype, acc_o, task.o + token * task.o_token_stride + head * task.o_head_stride, params.head_dim_v);
-  if (task.lse != nullptr) task.lse[token * task.lse_token_stride + head * task.lse_head_stride] = end.lse;
+  narrow_row(params.o_dtype, acc_o,
+             task.o + token * task.o_token_stride + head * task.o_head_stride, params.head_dim_v);
+  if (task.lse != nullptr)
+    task.lse[token * task.lse_token_stride + head * task.lse_head_stride] = end.lse;
 }
 
-// o = sum_s exp(lse_s - lse) o_s in the order of s. A partial whose lse is -inf or +inf is empty and its o is not read.
+// o = sum_s exp(lse_s - lse) o_s in the order of s. A partial whose lse is -inf or +inf is empty
+// and its o is not read.
 inline void combine(const cpu::CombineRow& row) {
   const auto lse_of = [&](int64_t s) { return row.lse_partial[s * row.lse_split_stride]; };
-  const auto is_empty = [](float lse) { return lse == -__builtin_inff() || lse == __builtin_inff(); };
+  const auto is_empty = [](float lse) {
+    return lse == -__builtin_inff() || lse == __builtin_inff();
+  };
   double max = -__builtin_inf(), sum = 0.0;
   for (int64_t s = 0; s < row.num_splits; ++s) {
     const float lse = lse_of(s);
@@ -74,8 +85,11 @@ inline void combine(const cpu::CombineRow& row) {
     float acc[kChunk] = {}, part[kChunk];
     for (int64_t s = 0; s < row.num_splits; ++s) {
       if (is_empty(lse_of(s))) continue;
-      const float weight = static_cast<float>(__builtin_exp(static_cast<double>(lse_of(s)) - max)) * end.factor;
-      widen_row(row.partial_dtype, row.o_partial + s * row.o_split_stride + d * size_of(row.partial_dtype), part, count);
+      const float weight =
+          static_cast<float>(__builtin_exp(static_cast<double>(lse_of(s)) - max)) * end.factor;
+      widen_row(row.partial_dtype,
+                row.o_partial + s * row.o_split_stride + d * size_of(row.partial_dtype), part,
+                count);
       for (int64_t i = 0; i < count; ++i) acc[i] += weight * part[i];
     }
     narrow_row(row.o_dtype, acc, row.o + d * element, count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward attention of one work item: packed query rows of one sequence and kv head against a range of keys.
-// Design, measurements and dead ends: docs/design/cpu_forward.md.
+// Forward attention of one work item: packed query rows of one sequence and kv head against a range
+// of keys. Design, measurements and dead ends: docs/design/cpu_forward.md.
 #pragma once
 
 #include "src/cpu/kernels/finish.hpp"
@@ -27,8 +27,9 @@ inline void forward(const cpu::ForwardParams& params, const cpu::ForwardTask& ta
   }
   for (int64_t r = 0; r < item.rows; ++r) {
     const int64_t token = item.first_token() + item.token[r];
-    finish_row(params, task, r, token, task.row_begin + r - token * params.qheads_per_kvhead, item.row_max[r],
-               item.row_sum[r], item.at(params.layout.acc_o) + r * params.layout.o_stride);
+    finish_row(params, task, r, token, task.row_begin + r - token * params.qheads_per_kvhead,
+               item.row_max[r], item.row_sum[r],
+               item.at(params.layout.acc_o) + r * params.layout.o_stride);
   }
 }
 

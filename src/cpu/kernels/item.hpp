@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A work item in flight: its state in the worker's scratch, and the steps that every way of computing its scores shares (mask,
-// softmax, P V, the walk over blocks of keys).
+// A work item in flight: its state in the worker's scratch, and the steps that every way of
+// computing its scores shares (mask, softmax, P V, the walk over blocks of keys).
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"
@@ -33,17 +33,28 @@ struct Item {
   int64_t first_token() const { return task.row_begin / params.qheads_per_kvhead; }
 };
 
-TEGULA_INLINE Item begin_item(const cpu::ForwardParams& params, const cpu::ForwardTask& task, char* scratch) {
+TEGULA_INLINE Item begin_item(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                              char* scratch) {
   const cpu::ForwardLayout& layout = params.layout;
   const int64_t rows = task.row_end - task.row_begin;
   const int64_t padded = (rows + layout.panel_rows - 1) / layout.panel_rows * layout.panel_rows;
   float* const state = reinterpret_cast<float*>(scratch + layout.rows);
   float* const panel = state + 5 * padded;
-  Item item{params, task, scratch, rows, layout.panel_rows,
+  Item item{params,
+            task,
+            scratch,
+            rows,
+            layout.panel_rows,
             params.cooked ? kLog2e : task.scale * kLog2e,
-            state, state + padded, state + 2 * padded, state + 3 * padded,
-            reinterpret_cast<int32_t*>(state + 4 * padded), reinterpret_cast<int32_t*>(panel), reinterpret_cast<int32_t*>(panel + layout.panel_rows),
-            panel + 2 * layout.panel_rows, panel + 3 * layout.panel_rows};
+            state,
+            state + padded,
+            state + 2 * padded,
+            state + 3 * padded,
+            reinterpret_cast<int32_t*>(state + 4 * padded),
+            reinterpret_cast<int32_t*>(panel),
+            reinterpret_cast<int32_t*>(panel + layout.panel_rows),
+            panel + 2 * layout.panel_rows,
+            panel + 3 * layout.panel_rows};
   for (int64_t r = 0; r < padded; ++r) {
     item.row_max[r] = -__builtin_inff();
     item.row_sum[r] = 0.0f;
@@ -54,13 +65,15 @@ TEGULA_INLINE Item begin_item(const cpu::ForwardParams& params, const cpu::Forwa
                         ? task.alibi_slopes[row % params.qheads_per_kvhead * task.alibi_stride]
                         : 0.0f;
   }
-  __builtin_memset(scratch + layout.zero_row, 0,
-                   4 * static_cast<size_t>(layout.q_steps > layout.o_stride ? layout.q_steps : layout.o_stride));
+  __builtin_memset(
+      scratch + layout.zero_row, 0,
+      4 * static_cast<size_t>(layout.q_steps > layout.o_stride ? layout.q_steps : layout.o_stride));
   __builtin_memset(scratch + layout.acc_o, 0, static_cast<size_t>(padded * layout.o_stride * 4));
   return item;
 }
 
-// What a panel sees of a block: keys [begin, end) relative to it, and whether some row sees only a part of them.
+// What a panel sees of a block: keys [begin, end) relative to it, and whether some row sees only a
+// part of them.
 struct Window {
   int64_t begin, end;
   bool partial;
@@ -80,7 +93,8 @@ TEGULA_INLINE Window mask_panel(const Item& item, int64_t panel, const Block& bl
     if (begin >= end) begin = end = block.begin;
     item.mask_begin[r] = static_cast<int32_t>(begin);
     item.mask_end[r] = static_cast<int32_t>(end);
-    item.position[r] = static_cast<float>(item.first_token() + token + task.seqlen_k - task.seqlen_q - block.first);
+    item.position[r] = static_cast<float>(item.first_token() + token + task.seqlen_k -
+                                          task.seqlen_q - block.first);
     if (begin < end) {
       lowest = begin < lowest ? begin : lowest;
       highest = end > highest ? end : highest;
@@ -93,29 +107,33 @@ TEGULA_INLINE Window mask_panel(const Item& item, int64_t panel, const Block& bl
 }
 
 // The bias of the panel, transposed to [n][row]; a boolean one becomes 0 or -inf.
-__attribute__((noinline)) inline void load_bias(const Item& item, int64_t panel, const Block& block, const Window& window,
-                                                float* bias_t) {
+__attribute__((noinline)) inline void load_bias(const Item& item, int64_t panel, const Block& block,
+                                                const Window& window, float* bias_t) {
   const cpu::ForwardTask& task = item.task;
   for (int64_t r = 0; r < item.stride; ++r) {
-    const int64_t row = panel * item.stride + r < item.rows ? panel * item.stride + r : item.rows - 1;
+    const int64_t row =
+        panel * item.stride + r < item.rows ? panel * item.stride + r : item.rows - 1;
     const int64_t token = item.first_token() + item.token[row];
     const int64_t head = task.row_begin + row - token * item.params.qheads_per_kvhead;
-    const char* const from = task.bias + head * task.bias_head_stride + token * task.bias_token_stride +
-                             block.first * task.bias_key_stride;
+    const char* const from = task.bias + head * task.bias_head_stride +
+                             token * task.bias_token_stride + block.first * task.bias_key_stride;
     const auto load = [&](auto value) {
-      for (int64_t n = window.begin; n < window.end; ++n) bias_t[n * item.stride + r] = value(from + n * task.bias_key_stride);
+      for (int64_t n = window.begin; n < window.end; ++n)
+        bias_t[n * item.stride + r] = value(from + n * task.bias_key_stride);
     };
     if (item.params.bias_dtype == TEGULA_BOOL) {
       load([](const char* p) { return *p != 0 ? 0.0f : -__builtin_inff(); });
     } else {
-      with_type(item.params.bias_dtype, [&]<tegula_dtype kType>() { load([](const char* p) { return widen<kType>(p); }); });
+      with_type(item.params.bias_dtype,
+                [&]<tegula_dtype kType>() { load([](const char* p) { return widen<kType>(p); }); });
     }
   }
 }
 
-// With a bias: the panel's own list of v rows, in which a key that is hidden from every row is a row of zeros (its v may hold
-// anything, and 0 * NaN is NaN).
-TEGULA_INLINE const char** visible_rows(const Item& item, const Window& window, int64_t vectors, const Block& block) {
+// With a bias: the panel's own list of v rows, in which a key that is hidden from every row is a
+// row of zeros (its v may hold anything, and 0 * NaN is NaN).
+TEGULA_INLINE const char** visible_rows(const Item& item, const Window& window, int64_t vectors,
+                                        const Block& block) {
   const float* const p = item.at(item.params.layout.scores);
   const char** const visible = block.k_rows + 2 * item.params.tile_n;
   for (int64_t n = window.begin; n < window.end; ++n) {
@@ -128,7 +146,8 @@ TEGULA_INLINE const char** visible_rows(const Item& item, const Window& window, 
 
 // From raw scores and their maxima to P: score modifiers and mask, then the softmax.
 template <int kVectors, bool kPairs>
-TEGULA_INLINE void softmax_panel(const Item& item, int64_t panel, const Block& block, const Window& window) {
+TEGULA_INLINE void softmax_panel(const Item& item, int64_t panel, const Block& block,
+                                 const Window& window) {
   const cpu::ForwardParams& params = item.params;
   const cpu::ForwardLayout& layout = params.layout;
   const int64_t first_row = panel * item.stride;
@@ -141,40 +160,47 @@ TEGULA_INLINE void softmax_panel(const Item& item, int64_t panel, const Block& b
       bias_t = item.at(layout.bias_t);
     }
     const PanelMask mask{item.mask_begin, item.mask_end, item.position, item.slope + first_row};
-    cook_block<kVectors>(params, item.task.scale, mask, bias_t, item.task.alibi_slopes != nullptr, item.stride,
-                         window.begin, end, scores, item.column_max);
+    cook_block<kVectors>(params, item.task.scale, mask, bias_t, item.task.alibi_slopes != nullptr,
+                         item.stride, window.begin, end, scores, item.column_max);
   }
   if (kPairs && (end - window.begin) % 2 != 0) {
-    for (int64_t r = 0; r < kVectors * kLanes; ++r) scores[end * item.stride + r] = -__builtin_inff();
+    for (int64_t r = 0; r < kVectors * kLanes; ++r)
+      scores[end * item.stride + r] = -__builtin_inff();
     ++end;
   }
-  softmax_block<kVectors, kPairs>(item.exponent_scale, item.stride, window.begin, end, item.column_max, scores,
-                                  item.at(layout.p_pairs), item.row_max + first_row, item.row_sum + first_row,
+  softmax_block<kVectors, kPairs>(item.exponent_scale, item.stride, window.begin, end,
+                                  item.column_max, scores, item.at(layout.p_pairs),
+                                  item.row_max + first_row, item.row_sum + first_row,
                                   item.alpha + first_row);
 }
 
 // P V of one panel.
 template <int kVectors, bool kPairs>
-TEGULA_INLINE void output_panel(const Item& item, int64_t panel, const Block& block, const Window& window) {
+TEGULA_INLINE void output_panel(const Item& item, int64_t panel, const Block& block,
+                                const Window& window) {
   const cpu::ForwardLayout& layout = item.params.layout;
   const int64_t first_row = panel * item.stride;
-  const char** const v_rows = item.task.bias != nullptr ? visible_rows(item, window, kVectors, block) : block.v_rows;
+  const char** const v_rows =
+      item.task.bias != nullptr ? visible_rows(item, window, kVectors, block) : block.v_rows;
   const int64_t shift = kPairs ? window.begin / 2 : window.begin;
   const int64_t end = kPairs ? (window.end + 1) / 2 : window.end;
   const int64_t rows = item.rows - first_row < item.stride ? item.rows - first_row : item.stride;
-  output_block<kPairs>(item.at(kPairs ? layout.p_pairs : layout.scores) + shift * item.stride, item.stride, v_rows + shift,
-                       end - shift, rows, item.alpha + first_row, item.at(layout.acc_o) + first_row * layout.o_stride, layout.o_stride);
+  output_block<kPairs>(item.at(kPairs ? layout.p_pairs : layout.scores) + shift * item.stride,
+                       item.stride, v_rows + shift, end - shift, rows, item.alpha + first_row,
+                       item.at(layout.acc_o) + first_row * layout.o_stride, layout.o_stride);
 }
 
-// Calls visit(first, begin, end) for the blocks of keys that some row of the item sees: the block begins at key `first`, and keys
-// [begin, end) of it are to be read. Blocks lie on a grid from key_begin on, wherever the first visible key is: a row's bits then
-// do not depend on which other rows share its item.
+// Calls visit(first, begin, end) for the blocks of keys that some row of the item sees: the block
+// begins at key `first`, and keys [begin, end) of it are to be read. Blocks lie on a grid from
+// key_begin on, wherever the first visible key is: a row's bits then do not depend on which other
+// rows share its item.
 template <class Visit>
 TEGULA_INLINE void for_each_block(const Item& item, Visit&& visit) {
   const cpu::ForwardTask& task = item.task;
   int64_t begin = task.key_end, end = task.key_begin;
   for (int64_t t = 0; t <= item.token[item.rows - 1]; ++t) {
-    if (task.range_begin[t] >= task.range_end[t]) continue;  // a row without keys must not stretch the interval
+    if (task.range_begin[t] >= task.range_end[t])
+      continue;  // a row without keys must not stretch the interval
     begin = task.range_begin[t] < begin ? task.range_begin[t] : begin;
     end = task.range_end[t] > end ? task.range_end[t] : end;
   }

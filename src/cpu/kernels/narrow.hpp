@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One work item with few query rows (decode): lanes run along head_dim instead of over rows, so that one row costs head_dim / lanes
-// products a key instead of head_dim. The item is bound by the bandwidth of K and V; rows are widened in registers, and each pass
-// prefetches what the next one reads: the K pass this block's V, the V pass the next block's K (docs/design/cpu_forward.md).
+// One work item with few query rows (decode): lanes run along head_dim instead of over rows, so
+// that one row costs head_dim / lanes products a key instead of head_dim. The item is bound by the
+// bandwidth of K and V; rows are widened in registers, and each pass prefetches what the next one
+// reads: the K pass this block's V, the V pass the next block's K (docs/design/cpu_forward.md).
 #pragma once
 
 #include "src/cpu/kernels/item.hpp"
@@ -10,7 +11,8 @@ namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline constexpr int kNarrowRows = kLanes < 8 ? kLanes : 8;
 
-// By the sequence's own rows, never by the item's or the call's: with fixed_split its bits depend on itself alone.
+// By the sequence's own rows, never by the item's or the call's: with fixed_split its bits depend
+// on itself alone.
 TEGULA_INLINE bool is_narrow(const Item& item) {
   const cpu::ForwardParams& params = item.params;
   return item.task.seqlen_q * params.qheads_per_kvhead <= kNarrowRows &&
@@ -21,7 +23,8 @@ TEGULA_INLINE void prefetch_row(const char* row, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
 }
 
-// How a narrow score reads its operands: kLanes values of kType times fp32 queries, or kLanes pairs of bf16 times pairs.
+// How a narrow score reads its operands: kLanes values of kType times fp32 queries, or kLanes pairs
+// of bf16 times pairs.
 template <tegula_dtype kType, bool kDotPairs>
 struct NarrowOperand {
   static constexpr int64_t kStep = kDotPairs ? 2 * kLanes : kLanes;  // values of a vector
@@ -31,10 +34,11 @@ struct NarrowOperand {
   }
 };
 
-// Scores of kLanes / kRows keys x kRows rows: as many accumulators as lanes, summed across lanes together.
-// q: rows of q_bytes bytes. out: kLanes floats, [key][row].
+// Scores of kLanes / kRows keys x kRows rows: as many accumulators as lanes, summed across lanes
+// together. q: rows of q_bytes bytes. out: kLanes floats, [key][row].
 template <int kRows, tegula_dtype kType, bool kDotPairs>
-TEGULA_INLINE vf narrow_tile(const char* const* k_rows, const char* q, int64_t q_bytes, int64_t head_dim) {
+TEGULA_INLINE vf narrow_tile(const char* const* k_rows, const char* q, int64_t q_bytes,
+                             int64_t head_dim) {
   using Operand = NarrowOperand<kType, kDotPairs>;
   constexpr int kKeys = kLanes / kRows;
   vf acc[kLanes];
@@ -51,22 +55,26 @@ TEGULA_INLINE vf narrow_tile(const char* const* k_rows, const char* q, int64_t q
       const vf k_value = Operand::load(k_rows[n], d);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        acc[n * kRows + r] = multiply_accumulate<kDotPairs>(k_value, q_value[r], acc[n * kRows + r]);
+        acc[n * kRows + r] =
+            multiply_accumulate<kDotPairs>(k_value, q_value[r], acc[n * kRows + r]);
       }
     }
   }
   return vsum_lanes(acc);
 }
 
-// Keys [begin, end) of the block: scores[n][row], padding rows of the panel untouched. visit(n) is called beside each key.
+// Keys [begin, end) of the block: scores[n][row], padding rows of the panel untouched. visit(n) is
+// called beside each key.
 template <int kRows, tegula_dtype kType, bool kDotPairs, class Visit>
-TEGULA_INLINE void narrow_scores(const char** k_rows, const char* q, int64_t q_bytes, int64_t head_dim, int64_t stride,
-                                 int64_t begin, int64_t end, float* scores, Visit&& visit) {
+TEGULA_INLINE void narrow_scores(const char** k_rows, const char* q, int64_t q_bytes,
+                                 int64_t head_dim, int64_t stride, int64_t begin, int64_t end,
+                                 float* scores, Visit&& visit) {
   constexpr int kKeys = kLanes / kRows;
   for (int64_t n = begin; n < end; n += kKeys) {
     const int64_t keys = end - n < kKeys ? end - n : kKeys;
     const char* rows[kKeys];
-    for (int i = 0; i < kKeys; ++i) rows[i] = k_rows[n + (i < keys ? i : keys - 1)];  // the last key again: not stored
+    for (int i = 0; i < kKeys; ++i)
+      rows[i] = k_rows[n + (i < keys ? i : keys - 1)];  // the last key again: not stored
     for (int64_t i = 0; i < keys; ++i) visit(n + i);
     float sums[kLanes];
     vstore(sums, narrow_tile<kRows, kType, kDotPairs>(rows, q, q_bytes, head_dim));
@@ -78,22 +86,27 @@ TEGULA_INLINE void narrow_scores(const char** k_rows, const char* q, int64_t q_b
 }
 
 template <int kRows, bool kPairs, class Visit>
-TEGULA_INLINE void narrow_block(const Item& item, const Block& block, const Window& window, int64_t q_bytes, Visit&& visit) {
+TEGULA_INLINE void narrow_block(const Item& item, const Block& block, const Window& window,
+                                int64_t q_bytes, Visit&& visit) {
   const cpu::ForwardLayout& layout = item.params.layout;
   if constexpr (kRows > 1) {
-    if (item.rows <= kRows / 2) return narrow_block<kRows / 2, kPairs>(item, block, window, q_bytes, visit);
+    if (item.rows <= kRows / 2)
+      return narrow_block<kRows / 2, kPairs>(item, block, window, q_bytes, visit);
   }
   const auto run = [&]<tegula_dtype kType, bool kDotPairs>() __attribute__((noinline)) {
-    narrow_scores<kRows, kType, kDotPairs>(block.k_rows, item.scratch + layout.q_t, q_bytes, item.params.head_dim,
-                                           item.stride, window.begin, window.end, item.at(layout.scores), visit);
+    narrow_scores<kRows, kType, kDotPairs>(block.k_rows, item.scratch + layout.q_t, q_bytes,
+                                           item.params.head_dim, item.stride, window.begin,
+                                           window.end, item.at(layout.scores), visit);
   };
   if constexpr (kPairs) {
     if (item.params.kv_dtype == TEGULA_BF16) return run.template operator()<TEGULA_BF16, true>();
   }
-  with_type(item.params.kv_dtype, [&]<tegula_dtype kType>() { run.template operator()<kType, false>(); });
+  with_type(item.params.kv_dtype,
+            [&]<tegula_dtype kType>() { run.template operator()<kType, false>(); });
 }
 
-// Rows of q one after another, in the form that the scores want; zeros up to kNarrowRows. Returns the bytes of a row.
+// Rows of q one after another, in the form that the scores want; zeros up to kNarrowRows. Returns
+// the bytes of a row.
 template <bool kPairs>
 TEGULA_INLINE int64_t pack_narrow(const Item& item) {
   const cpu::ForwardParams& params = item.params;
@@ -105,8 +118,8 @@ TEGULA_INLINE int64_t pack_narrow(const Item& item) {
   for (int64_t r = 0; r < item.rows; ++r) {
     const int64_t row = task.row_begin + r;
     const int64_t token = row / params.qheads_per_kvhead;
-    const char* const from =
-        task.q + token * task.q_token_stride + (row - token * params.qheads_per_kvhead) * task.q_head_stride;
+    const char* const from = task.q + token * task.q_token_stride +
+                             (row - token * params.qheads_per_kvhead) * task.q_head_stride;
     if (dot_pairs) {
       __builtin_memcpy(q + r * bytes, from, static_cast<size_t>(bytes));
     } else {
@@ -126,20 +139,25 @@ TEGULA_INLINE void attend_narrow(const Item& item) {
   float* const scores = item.at(layout.scores);
   // Padding rows are never written below; whatever becomes of them stays in their lanes.
   __builtin_memset(scores, 0, static_cast<size_t>(4 * params.tile_n * item.stride));
-  const char** const next_k = reinterpret_cast<const char**>(item.scratch + layout.pointers) + 2 * params.tile_n;
+  const char** const next_k =
+      reinterpret_cast<const char**>(item.scratch + layout.pointers) + 2 * params.tile_n;
 
   for_each_block(item, [&](int64_t first, int64_t begin, int64_t end) {
     const Block block = find_block(params, item.task, first, begin, end, item.scratch);
     const Window window = mask_panel(item, 0, block);
     const char* const* const v_rows = block.v_rows;
-    narrow_block<kNarrowRows, kPairs>(item, block, window, q_bytes, [&](int64_t n) { prefetch_row(v_rows[n], v_bytes); });
+    narrow_block<kNarrowRows, kPairs>(item, block, window, q_bytes,
+                                      [&](int64_t n) { prefetch_row(v_rows[n], v_bytes); });
     vf maximum = vset(-__builtin_inff());
-    for (int64_t n = window.begin; n < window.end; ++n) maximum = vmax(maximum, vload(scores + n * item.stride));
+    for (int64_t n = window.begin; n < window.end; ++n)
+      maximum = vmax(maximum, vload(scores + n * item.stride));
     vstore(item.column_max, maximum);
     softmax_panel<1, kPairs>(item, 0, block, window);
 
-    int64_t next_end = end + params.tile_n < item.task.key_end ? end + params.tile_n : item.task.key_end;
-    if (item.task.bias != nullptr || end != first + params.tile_n) next_end = end;  // the last block; or the list is in use
+    int64_t next_end =
+        end + params.tile_n < item.task.key_end ? end + params.tile_n : item.task.key_end;
+    if (item.task.bias != nullptr || end != first + params.tile_n)
+      next_end = end;  // the last block; or the list is in use
     row_pointers(item.task.k, end, next_end, next_k);
     load_v(params, block, item.scratch, [&](int64_t n) {
       if (n < next_end - end) prefetch_row(next_k[n], k_bytes);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of one panel of packed query rows against a block of keys, transposed: S^T[n][row] = K[n] . Q[row].
-// K as it lies in memory is the broadcast operand and Q^T, packed once per task, supplies the vectors: K is never packed, and the
-// softmax along n needs no reduction across lanes.
+// Scores of one panel of packed query rows against a block of keys, transposed: S^T[n][row] = K[n]
+// . Q[row]. K as it lies in memory is the broadcast operand and Q^T, packed once per task, supplies
+// the vectors: K is never packed, and the softmax along n needs no reduction across lanes.
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
-// The panel's rows as the softmax sees them, relative to the first key of a block. Arrays of panel_rows.
+// The panel's rows as the softmax sees them, relative to the first key of a block. Arrays of
+// panel_rows.
 struct PanelMask {
-  const int32_t* begin;   // row sees keys [begin, end)
+  const int32_t* begin;  // row sees keys [begin, end)
   const int32_t* end;
   const float* position;  // of the row's token among the keys (ALiBi)
   const float* slope;
@@ -26,8 +27,8 @@ TEGULA_INLINE vf multiply_accumulate(vf a, vf b, vf acc) {
 
 // kRows keys x kVectors vectors of rows. Folds the running maximum over keys into column_max.
 template <int kRows, int kVectors, bool kPairs>
-TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64_t q_steps, int64_t stride,
-                              float* scores, vf* column_max) {
+TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64_t q_steps,
+                              int64_t stride, float* scores, vf* column_max) {
   vf acc[kRows][kVectors];
   const char* k[kRows];
 #pragma GCC unroll 16
@@ -42,9 +43,11 @@ TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64
     for (int j = 0; j < kVectors; ++j) q[j] = vload(q_t + step * stride + j * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const vf k_value = vset(widen<TEGULA_F32>(k[r] + 4 * step));  // fp32, or the bits of a bf16 pair
+      const vf k_value =
+          vset(widen<TEGULA_F32>(k[r] + 4 * step));  // fp32, or the bits of a bf16 pair
 #pragma GCC unroll 16
-      for (int j = 0; j < kVectors; ++j) acc[r][j] = multiply_accumulate<kPairs>(k_value, q[j], acc[r][j]);
+      for (int j = 0; j < kVectors; ++j)
+        acc[r][j] = multiply_accumulate<kPairs>(k_value, q[j], acc[r][j]);
     }
   }
 #pragma GCC unroll 16
@@ -59,14 +62,16 @@ TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64
 
 // Keys [begin, end) of the block. column_max: kVectors vectors, written.
 template <int kVectors, bool kPairs>
-__attribute__((noinline)) void score_block(const char* const* k_rows, const float* q_t, int64_t q_steps, int64_t stride,
-                                           int64_t begin, int64_t end, float* scores, float* column_max) {
+__attribute__((noinline)) void score_block(const char* const* k_rows, const float* q_t,
+                                           int64_t q_steps, int64_t stride, int64_t begin,
+                                           int64_t end, float* scores, float* column_max) {
   constexpr int kRows = kAccumulators / kVectors < 8 ? kAccumulators / kVectors : 8;
   vf maximum[kVectors];
   for (int j = 0; j < kVectors; ++j) maximum[j] = vset(-__builtin_inff());
   int64_t n = begin;
   for (; n + kRows <= end; n += kRows) {
-    score_tile<kRows, kVectors, kPairs>(k_rows + n, q_t, q_steps, stride, scores + n * stride, maximum);
+    score_tile<kRows, kVectors, kPairs>(k_rows + n, q_t, q_steps, stride, scores + n * stride,
+                                        maximum);
   }
   for (; n < end; ++n) {
     score_tile<1, kVectors, kPairs>(k_rows + n, q_t, q_steps, stride, scores + n * stride, maximum);
@@ -74,7 +79,8 @@ __attribute__((noinline)) void score_block(const char* const* k_rows, const floa
   for (int j = 0; j < kVectors; ++j) vstore(column_max + j * kLanes, maximum[j]);
 }
 
-// tanh for every x: an odd minimax polynomial below 0.625 (1 - 2 / (e^2x + 1) would cancel there), relative error 1e-7.
+// tanh for every x: an odd minimax polynomial below 0.625 (1 - 2 / (e^2x + 1) would cancel there),
+// relative error 1e-7.
 TEGULA_INLINE vf vtanh(vf x) {
   const vf magnitude = vabs(x);
   const vf z = vmul(x, x);
@@ -88,12 +94,14 @@ TEGULA_INLINE vf vtanh(vf x) {
   return vselect(vless(magnitude, vset(0.625f)), small, large);
 }
 
-// Scores that are more than K . Q, or partly masked: brings them to natural-log units (cooked: scale, softcap, bias, ALiBi), sets
-// masked ones to -inf, and takes the maximum again. bias_t: [n][row], -inf = not visible; nullptr: none.
+// Scores that are more than K . Q, or partly masked: brings them to natural-log units (cooked:
+// scale, softcap, bias, ALiBi), sets masked ones to -inf, and takes the maximum again. bias_t:
+// [n][row], -inf = not visible; nullptr: none.
 template <int kVectors>
-__attribute__((noinline)) void cook_block(const cpu::ForwardParams& params, float scale, const PanelMask& mask,
-                                          const float* bias_t, bool alibi, int64_t stride, int64_t begin, int64_t end,
-                                          float* scores, float* column_max) {
+__attribute__((noinline)) void cook_block(const cpu::ForwardParams& params, float scale,
+                                          const PanelMask& mask, const float* bias_t, bool alibi,
+                                          int64_t stride, int64_t begin, int64_t end, float* scores,
+                                          float* column_max) {
   const vf negative_infinity = vset(-__builtin_inff());
   const bool capped = params.softcap > 0.0f;
   const vf cap = vset(params.softcap);
@@ -115,7 +123,8 @@ __attribute__((noinline)) void cook_block(const cpu::ForwardParams& params, floa
         const vf bias = vload(bias_t + n * stride + lane);
         s = vselect(vequal(bias, negative_infinity), negative_infinity, vadd(s, bias));
       }
-      s = vselect(vinside(vset_int(static_cast<int32_t>(n)), row_begin, row_end), s, negative_infinity);
+      s = vselect(vinside(vset_int(static_cast<int32_t>(n)), row_begin, row_end), s,
+                  negative_infinity);
       vstore(place, s);
       maximum = vmax(maximum, s);
     }

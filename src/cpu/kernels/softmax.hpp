@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Online softmax over a block of keys (Milakov and Gimelshein, 2018; FlashAttention, algorithm 1), lanes = packed query rows.
+// Online softmax over a block of keys (Milakov and Gimelshein, 2018; FlashAttention, algorithm 1),
+// lanes = packed query rows.
 #pragma once
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
@@ -7,13 +8,14 @@ namespace tegula::TEGULA_ISA_NAMESPACE {
 inline constexpr float kLog2e = 1.44269504f;
 inline constexpr float kLn2 = 0.693147181f;
 
-// Updates row_max (in the scores' own units) and row_sum of the panel, turns scores [begin, end) into P, and gives the factor alpha
-// of what was accumulated before. exponent_scale: the scores' unit in powers of two. The difference to the maximum is taken before
-// the scale: fma(s, scale, -m) would lose everything above |m| ~ 2^16 (contract.md, 4).
-// kPairs: begin is even, P goes to p_pairs as (n, n + 1) pairs of bf16; an odd last row is -inf in scores.
+// Updates row_max (in the scores' own units) and row_sum of the panel, turns scores [begin, end)
+// into P, and gives the factor alpha of what was accumulated before. exponent_scale: the scores'
+// unit in powers of two. The difference to the maximum is taken before the scale: fma(s, scale, -m)
+// would lose everything above |m| ~ 2^16 (contract.md, 4). kPairs: begin is even, P goes to p_pairs
+// as (n, n + 1) pairs of bf16; an odd last row is -inf in scores.
 template <int kVectors, bool kPairs>
-__attribute__((noinline)) void softmax_block(float exponent_scale, int64_t stride, int64_t begin, int64_t end,
-                                             const float* column_max, float* scores,
+__attribute__((noinline)) void softmax_block(float exponent_scale, int64_t stride, int64_t begin,
+                                             int64_t end, const float* column_max, float* scores,
                                              [[maybe_unused]] float* p_pairs, float* row_max,
                                              float* row_sum, float* alpha) {
   const vf scale = vset(exponent_scale);
@@ -23,7 +25,8 @@ __attribute__((noinline)) void softmax_block(float exponent_scale, int64_t strid
     const int64_t lane = j * kLanes;
     const vf old_max = vload(row_max + lane);
     const vf new_max = vmax(old_max, vload(column_max + lane));
-    // A row that has seen no key yet keeps -inf as its flag; subtracting 0 instead makes its P 0, not NaN.
+    // A row that has seen no key yet keeps -inf as its flag; subtracting 0 instead makes its P 0,
+    // not NaN.
     shift[j] = vselect(vequal(new_max, vset(-__builtin_inff())), vzero(), new_max);
     const vf factor = vexp2<5>(vmul(vsub(old_max, shift[j]), scale));
     vstore(row_max + lane, new_max);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One work item with many query rows (prefill): panels of packed rows, lanes = rows, block by block over the keys.
+// One work item with many query rows (prefill): panels of packed rows, lanes = rows, block by block
+// over the keys.
 #pragma once
 
 #include "src/cpu/kernels/item.hpp"
@@ -10,23 +11,27 @@ namespace tegula::TEGULA_ISA_NAMESPACE {
 template <int kVectors, bool kPairs>
 TEGULA_INLINE void step(const Item& item, int64_t panel, const Block& block, const Window& window) {
   const cpu::ForwardLayout& layout = item.params.layout;
-  score_block<kVectors, kPairs>(block.k_rows, item.at(layout.q_t) + panel * item.stride * layout.q_steps, layout.q_steps,
-                                item.stride, window.begin, window.end, item.at(layout.scores), item.column_max);
+  score_block<kVectors, kPairs>(
+      block.k_rows, item.at(layout.q_t) + panel * item.stride * layout.q_steps, layout.q_steps,
+      item.stride, window.begin, window.end, item.at(layout.scores), item.column_max);
   softmax_panel<kVectors, kPairs>(item, panel, block, window);
   output_panel<kVectors, kPairs>(item, panel, block, window);
 }
 
 template <int kVectors, bool kPairs>
-TEGULA_INLINE void step_vectors(int64_t vectors, const Item& item, int64_t panel, const Block& block, const Window& window) {
+TEGULA_INLINE void step_vectors(int64_t vectors, const Item& item, int64_t panel,
+                                const Block& block, const Window& window) {
   if constexpr (kVectors > 1) {
-    if (vectors < kVectors) return step_vectors<kVectors - 1, kPairs>(vectors, item, panel, block, window);
+    if (vectors < kVectors)
+      return step_vectors<kVectors - 1, kPairs>(vectors, item, panel, block, window);
   }
   step<kVectors, kPairs>(item, panel, block, window);
 }
 
 template <bool kPairs>
 TEGULA_INLINE void attend_wide(const Item& item) {
-  pack_queries(item.params, item.task, item.scratch + item.params.layout.q_t, item.at(item.params.layout.widen));
+  pack_queries(item.params, item.task, item.scratch + item.params.layout.q_t,
+               item.at(item.params.layout.widen));
   for_each_block(item, [&](int64_t first, int64_t begin, int64_t end) {
     const Block block = find_block(item.params, item.task, first, begin, end, item.scratch);
     load_k(item.params, block, item.scratch);

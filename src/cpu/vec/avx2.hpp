@@ -10,7 +10,8 @@
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline constexpr int kLanes = 8;
-inline constexpr int kPanelVectors = 3;   // 24 packed rows: 4x3 and 6x2 tiles are the largest that 16 registers hold
+inline constexpr int kPanelVectors =
+    3;  // 24 packed rows: 4x3 and 6x2 tiles are the largest that 16 registers hold
 inline constexpr int kAccumulators = 12;
 inline constexpr int kOutRows = 6;
 inline constexpr int kOutVectors = 2;
@@ -20,23 +21,51 @@ using vf = __m256;
 using vi = __m256i;
 using vm = __m256;  // all bits of a lane
 
-TEGULA_INLINE vf vload(const float* p) { return _mm256_loadu_ps(p); }
-TEGULA_INLINE void vstore(float* p, vf a) { _mm256_storeu_ps(p, a); }
-TEGULA_INLINE vf vset(float a) { return _mm256_set1_ps(a); }
-TEGULA_INLINE vf vzero() { return _mm256_setzero_ps(); }
-TEGULA_INLINE vf vadd(vf a, vf b) { return _mm256_add_ps(a, b); }
-TEGULA_INLINE vf vsub(vf a, vf b) { return _mm256_sub_ps(a, b); }
-TEGULA_INLINE vf vmul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-TEGULA_INLINE vf vdiv(vf a, vf b) { return _mm256_div_ps(a, b); }
-TEGULA_INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-TEGULA_INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
-TEGULA_INLINE vf vabs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+TEGULA_INLINE vf vload(const float* p) {
+  return _mm256_loadu_ps(p);
+}
+TEGULA_INLINE void vstore(float* p, vf a) {
+  _mm256_storeu_ps(p, a);
+}
+TEGULA_INLINE vf vset(float a) {
+  return _mm256_set1_ps(a);
+}
+TEGULA_INLINE vf vzero() {
+  return _mm256_setzero_ps();
+}
+TEGULA_INLINE vf vadd(vf a, vf b) {
+  return _mm256_add_ps(a, b);
+}
+TEGULA_INLINE vf vsub(vf a, vf b) {
+  return _mm256_sub_ps(a, b);
+}
+TEGULA_INLINE vf vmul(vf a, vf b) {
+  return _mm256_mul_ps(a, b);
+}
+TEGULA_INLINE vf vdiv(vf a, vf b) {
+  return _mm256_div_ps(a, b);
+}
+TEGULA_INLINE vf vfma(vf a, vf b, vf c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+TEGULA_INLINE vf vmax(vf a, vf b) {
+  return _mm256_max_ps(a, b);
+}
+TEGULA_INLINE vf vabs(vf a) {
+  return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
 TEGULA_INLINE vf vcopysign(vf magnitude, vf sign) {
   return _mm256_or_ps(magnitude, _mm256_and_ps(sign, _mm256_set1_ps(-0.0f)));
 }
-TEGULA_INLINE vm vless(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
-TEGULA_INLINE vm vequal(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
-TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) { return _mm256_blendv_ps(no, yes, mask); }
+TEGULA_INLINE vm vless(vf a, vf b) {
+  return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
+}
+TEGULA_INLINE vm vequal(vf a, vf b) {
+  return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
+}
+TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
+  return _mm256_blendv_ps(no, yes, mask);
+}
 
 TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   const auto pairs = [&](int i) { return _mm256_hadd_ps(a[i], a[i + 1]); };
@@ -45,12 +74,21 @@ TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   return vadd(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
 }
 
-TEGULA_INLINE vi vload_int(const int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-TEGULA_INLINE vi vset_int(int32_t a) { return _mm256_set1_epi32(a); }
-TEGULA_INLINE vi vsub_int(vi a, vi b) { return _mm256_sub_epi32(a, b); }
-TEGULA_INLINE vf vfrom_int(vi a) { return _mm256_cvtepi32_ps(a); }
+TEGULA_INLINE vi vload_int(const int32_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+TEGULA_INLINE vi vset_int(int32_t a) {
+  return _mm256_set1_epi32(a);
+}
+TEGULA_INLINE vi vsub_int(vi a, vi b) {
+  return _mm256_sub_epi32(a, b);
+}
+TEGULA_INLINE vf vfrom_int(vi a) {
+  return _mm256_cvtepi32_ps(a);
+}
 TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
-  return _mm256_castsi256_ps(_mm256_andnot_si256(_mm256_cmpgt_epi32(begin, a), _mm256_cmpgt_epi32(end, a)));
+  return _mm256_castsi256_ps(
+      _mm256_andnot_si256(_mm256_cmpgt_epi32(begin, a), _mm256_cmpgt_epi32(end, a)));
 }
 
 // 2^x for x <= 0 (or NaN, which passes); below 2^-126: 0.
@@ -71,7 +109,8 @@ TEGULA_INLINE vf vexp2(vf x) {
     p = vfma(p, f, vset(0.695833542f));
     p = vfma(p, f, vset(0.999925218f));
   }
-  const vi exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  const vi exponent =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   const vf kept = _mm256_cmp_ps(x, vset(-126.0f), _CMP_NLT_UQ);  // true for NaN
   return _mm256_and_ps(kept, vmul(p, _mm256_castsi256_ps(exponent)));
 }
@@ -93,8 +132,10 @@ TEGULA_INLINE vf vwiden(const char* p) {
       const __m128i magnitude = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7);
       const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
       const vf value = vmul(_mm256_cvtph_ps(_mm_or_si128(magnitude, sign)), vset(256.0f));
-      const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7f));
-      return _mm256_or_ps(value, _mm256_castsi256_ps(_mm256_cvtepi16_epi32(nan)));  // all ones is a NaN
+      const __m128i nan =
+          _mm_cmpeq_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), _mm_set1_epi16(0x7f));
+      return _mm256_or_ps(value,
+                          _mm256_castsi256_ps(_mm256_cvtepi16_epi32(nan)));  // all ones is a NaN
     }
   }
 }

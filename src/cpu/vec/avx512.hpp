@@ -11,7 +11,8 @@
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline constexpr int kLanes = 16;
-inline constexpr int kPanelVectors = 4;   // 64 packed rows: the 4x4 register tile reaches 97-100 % (docs/design/cpu_forward.md)
+inline constexpr int kPanelVectors =
+    4;  // 64 packed rows: the 4x4 register tile reaches 97-100 % (docs/design/cpu_forward.md)
 inline constexpr int kAccumulators = 16;  // of 32 registers; the rest hold operands
 inline constexpr int kOutRows = 4;
 inline constexpr int kOutVectors = 4;
@@ -20,52 +21,93 @@ using vf = __m512;
 using vi = __m512i;
 using vm = __mmask16;
 
-TEGULA_INLINE vf vload(const float* p) { return _mm512_loadu_ps(p); }
-TEGULA_INLINE void vstore(float* p, vf a) { _mm512_storeu_ps(p, a); }
-TEGULA_INLINE vf vset(float a) { return _mm512_set1_ps(a); }
-TEGULA_INLINE vf vzero() { return _mm512_setzero_ps(); }
-TEGULA_INLINE vf vadd(vf a, vf b) { return _mm512_add_ps(a, b); }
-TEGULA_INLINE vf vsub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-TEGULA_INLINE vf vmul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-TEGULA_INLINE vf vdiv(vf a, vf b) { return _mm512_div_ps(a, b); }
-TEGULA_INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }  // a b + c
+TEGULA_INLINE vf vload(const float* p) {
+  return _mm512_loadu_ps(p);
+}
+TEGULA_INLINE void vstore(float* p, vf a) {
+  _mm512_storeu_ps(p, a);
+}
+TEGULA_INLINE vf vset(float a) {
+  return _mm512_set1_ps(a);
+}
+TEGULA_INLINE vf vzero() {
+  return _mm512_setzero_ps();
+}
+TEGULA_INLINE vf vadd(vf a, vf b) {
+  return _mm512_add_ps(a, b);
+}
+TEGULA_INLINE vf vsub(vf a, vf b) {
+  return _mm512_sub_ps(a, b);
+}
+TEGULA_INLINE vf vmul(vf a, vf b) {
+  return _mm512_mul_ps(a, b);
+}
+TEGULA_INLINE vf vdiv(vf a, vf b) {
+  return _mm512_div_ps(a, b);
+}
+TEGULA_INLINE vf vfma(vf a, vf b, vf c) {
+  return _mm512_fmadd_ps(a, b, c);
+}  // a b + c
 // a > b ? a : b, so that a NaN in b passes.
-TEGULA_INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
-TEGULA_INLINE vf vabs(vf a) { return _mm512_abs_ps(a); }
+TEGULA_INLINE vf vmax(vf a, vf b) {
+  return _mm512_max_ps(a, b);
+}
+TEGULA_INLINE vf vabs(vf a) {
+  return _mm512_abs_ps(a);
+}
 TEGULA_INLINE vf vcopysign(vf magnitude, vf sign) {
   return _mm512_or_ps(magnitude, _mm512_and_ps(sign, _mm512_set1_ps(-0.0f)));
 }
-TEGULA_INLINE vm vless(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-TEGULA_INLINE vm vequal(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) { return _mm512_mask_mov_ps(no, mask, yes); }
+TEGULA_INLINE vm vless(vf a, vf b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+TEGULA_INLINE vm vequal(vf a, vf b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
+  return _mm512_mask_mov_ps(no, mask, yes);
+}
 
 // Lane i: the sum of a[i]'s lanes. 15 additions and 30 shuffles for 16 sums.
 TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   vf pairs[8], quads[4];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
-    pairs[i] = vadd(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
+    pairs[i] = vadd(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]),
+                    _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const __m512d x = _mm512_castps_pd(pairs[2 * i]), y = _mm512_castps_pd(pairs[2 * i + 1]);
-    quads[i] = vadd(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    quads[i] = vadd(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                    _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
   }
-  const auto fold = [](vf x, vf y) { return vadd(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd)); };
+  const auto fold = [](vf x, vf y) {
+    return vadd(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+  };
   return fold(fold(quads[0], quads[1]), fold(quads[2], quads[3]));
 }
 
-TEGULA_INLINE vi vload_int(const int32_t* p) { return _mm512_loadu_si512(p); }
-TEGULA_INLINE vi vset_int(int32_t a) { return _mm512_set1_epi32(a); }
-TEGULA_INLINE vi vsub_int(vi a, vi b) { return _mm512_sub_epi32(a, b); }
-TEGULA_INLINE vf vfrom_int(vi a) { return _mm512_cvtepi32_ps(a); }
+TEGULA_INLINE vi vload_int(const int32_t* p) {
+  return _mm512_loadu_si512(p);
+}
+TEGULA_INLINE vi vset_int(int32_t a) {
+  return _mm512_set1_epi32(a);
+}
+TEGULA_INLINE vi vsub_int(vi a, vi b) {
+  return _mm512_sub_epi32(a, b);
+}
+TEGULA_INLINE vf vfrom_int(vi a) {
+  return _mm512_cvtepi32_ps(a);
+}
 // begin <= a < end
 TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
   return _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(begin, a), a, end);
 }
 
-// 2^x for x <= 0 (or NaN, which passes); 2^-inf = 0. vreduceps gives x - floor x and maps -inf to 0; vscalefps floors by itself.
-// Minimax polynomials of 2^f on [0, 1): relative error 7.5e-8 at degree 5, 7.5e-5 at degree 3.
+// 2^x for x <= 0 (or NaN, which passes); 2^-inf = 0. vreduceps gives x - floor x and maps -inf to
+// 0; vscalefps floors by itself. Minimax polynomials of 2^f on [0, 1): relative error 7.5e-8 at
+// degree 5, 7.5e-5 at degree 3.
 template <int kDegree>
 TEGULA_INLINE vf vexp2(vf x) {
   const vf f = _mm512_reduce_ps(x, 0x09);
@@ -101,12 +143,14 @@ TEGULA_INLINE vf vwiden(const char* p) {
     if constexpr (kType == TEGULA_E5M2) {
       return _mm512_cvtph_ps(_mm256_slli_epi16(wide, 8));
     } else {
-      // e4m3's exponent and mantissa land on fp16's; fp16's bias is larger by 8, undone by an exact product.
-      const __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
+      // e4m3's exponent and mantissa land on fp16's; fp16's bias is larger by 8, undone by an exact
+      // product.
+      const __m256i magnitude =
+          _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
       const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
       const vf value = vmul(_mm512_cvtph_ps(_mm256_or_si256(magnitude, sign)), vset(256.0f));
-      const __mmask16 nan =
-          _mm256_cmpeq_epi16_mask(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(0x7f));
+      const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)),
+                                                    _mm256_set1_epi16(0x7f));
       return _mm512_mask_mov_ps(value, nan, vset(__builtin_nanf("")));
     }
   }
@@ -118,7 +162,8 @@ TEGULA_INLINE void vnarrow(char* p, vf a) {
   if constexpr (kType == TEGULA_F32) {
     _mm512_storeu_ps(p, a);
   } else if constexpr (kType == TEGULA_F16) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
   } else {
     static_assert(kType == TEGULA_BF16);
     const __m512i bits = _mm512_castps_si512(a);
@@ -126,7 +171,8 @@ TEGULA_INLINE void vnarrow(char* p, vf a) {
     __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
     rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
   }
 }
 
@@ -139,15 +185,17 @@ TEGULA_INLINE vf vdot_pairs(vf acc, vf a, vf b) {
 }
 // Lane i: (bf16(even[i]), bf16(odd[i])).
 TEGULA_INLINE vf vpack_pairs(vf even, vf odd) {
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
   return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
 }
 // Lane i: (even[i], odd[i]) of two rows of sixteen bf16 values.
 TEGULA_INLINE vf vinterleave_bf16(const char* even, const char* odd) {
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+  const __m512i low =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
+  const __m512i high =
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
   return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 }
 #else

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The portable family: vectors of four floats in the compiler's own vector type, which every target has (SSE2, NEON, or plain
-// scalar code). No instruction set is named here. See vec/avx512.hpp for what each name means.
+// The portable family: vectors of four floats in the compiler's own vector type, which every target
+// has (SSE2, NEON, or plain scalar code). No instruction set is named here. See vec/avx512.hpp for
+// what each name means.
 #pragma once
 
 #include <stdint.h>
@@ -25,24 +26,52 @@ TEGULA_INLINE vf vload(const float* p) {
   __builtin_memcpy(&a, p, sizeof a);
   return a;
 }
-TEGULA_INLINE void vstore(float* p, vf a) { __builtin_memcpy(p, &a, sizeof a); }
-TEGULA_INLINE vf vset(float a) { return vf{a, a, a, a}; }
-TEGULA_INLINE vf vzero() { return vset(0.0f); }
-TEGULA_INLINE vf vadd(vf a, vf b) { return a + b; }
-TEGULA_INLINE vf vsub(vf a, vf b) { return a - b; }
-TEGULA_INLINE vf vmul(vf a, vf b) { return a * b; }
-TEGULA_INLINE vf vdiv(vf a, vf b) { return a / b; }
-TEGULA_INLINE vf vfma(vf a, vf b, vf c) { return a * b + c; }  // two roundings: no fused product without naming one
-TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
-  return reinterpret_cast<vf>((reinterpret_cast<vi>(yes) & mask) | (reinterpret_cast<vi>(no) & ~mask));
+TEGULA_INLINE void vstore(float* p, vf a) {
+  __builtin_memcpy(p, &a, sizeof a);
 }
-TEGULA_INLINE vm vless(vf a, vf b) { return a < b; }
-TEGULA_INLINE vm vequal(vf a, vf b) { return a == b; }
-TEGULA_INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
-TEGULA_INLINE vi vset_int(int32_t a) { return vi{a, a, a, a}; }
-TEGULA_INLINE vf vabs(vf a) { return reinterpret_cast<vf>(reinterpret_cast<vi>(a) & vset_int(0x7fffffff)); }
+TEGULA_INLINE vf vset(float a) {
+  return vf{a, a, a, a};
+}
+TEGULA_INLINE vf vzero() {
+  return vset(0.0f);
+}
+TEGULA_INLINE vf vadd(vf a, vf b) {
+  return a + b;
+}
+TEGULA_INLINE vf vsub(vf a, vf b) {
+  return a - b;
+}
+TEGULA_INLINE vf vmul(vf a, vf b) {
+  return a * b;
+}
+TEGULA_INLINE vf vdiv(vf a, vf b) {
+  return a / b;
+}
+TEGULA_INLINE vf vfma(vf a, vf b, vf c) {
+  return a * b + c;
+}  // two roundings: no fused product without naming one
+TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
+  return reinterpret_cast<vf>((reinterpret_cast<vi>(yes) & mask) |
+                              (reinterpret_cast<vi>(no) & ~mask));
+}
+TEGULA_INLINE vm vless(vf a, vf b) {
+  return a < b;
+}
+TEGULA_INLINE vm vequal(vf a, vf b) {
+  return a == b;
+}
+TEGULA_INLINE vf vmax(vf a, vf b) {
+  return vselect(a > b, a, b);
+}
+TEGULA_INLINE vi vset_int(int32_t a) {
+  return vi{a, a, a, a};
+}
+TEGULA_INLINE vf vabs(vf a) {
+  return reinterpret_cast<vf>(reinterpret_cast<vi>(a) & vset_int(0x7fffffff));
+}
 TEGULA_INLINE vf vcopysign(vf magnitude, vf sign) {
-  return reinterpret_cast<vf>(reinterpret_cast<vi>(magnitude) | (reinterpret_cast<vi>(sign) & vset_int(INT32_MIN)));
+  return reinterpret_cast<vf>(reinterpret_cast<vi>(magnitude) |
+                              (reinterpret_cast<vi>(sign) & vset_int(INT32_MIN)));
 }
 
 TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
@@ -56,18 +85,26 @@ TEGULA_INLINE vi vload_int(const int32_t* p) {
   __builtin_memcpy(&a, p, sizeof a);
   return a;
 }
-TEGULA_INLINE vi vsub_int(vi a, vi b) { return a - b; }
-TEGULA_INLINE vf vfrom_int(vi a) { return __builtin_convertvector(a, vf); }
-TEGULA_INLINE vm vinside(vi a, vi begin, vi end) { return (begin <= a) & (a < end); }
+TEGULA_INLINE vi vsub_int(vi a, vi b) {
+  return a - b;
+}
+TEGULA_INLINE vf vfrom_int(vi a) {
+  return __builtin_convertvector(a, vf);
+}
+TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
+  return (begin <= a) & (a < end);
+}
 
 // 2^x for x <= 0 (or NaN, which passes); below 2^-126: 0.
 template <int kDegree>
 TEGULA_INLINE vf vexp2(vf x) {
   const vm kept = ~(x < vset(-126.0f));  // true for NaN
-  const vf safe = vselect(x >= vset(-126.0f), x, vzero());  // the conversion to int below needs a small number
+  const vf safe =
+      vselect(x >= vset(-126.0f), x, vzero());  // the conversion to int below needs a small number
   vi n = __builtin_convertvector(safe, vi);
   n += vfrom_int(n) > safe;  // truncated to floor: true is -1
-  const vf f = vselect(x >= vset(-126.0f), safe - vfrom_int(n), x);  // NaN stays; what is not kept does not matter
+  const vf f = vselect(x >= vset(-126.0f), safe - vfrom_int(n),
+                       x);  // NaN stays; what is not kept does not matter
   vf p;
   if constexpr (kDegree == 5) {
     p = vfma(vset(0.00187757681f), f, vset(0.00898933973f));
