@@ -53,19 +53,16 @@ extern "C" {
     return type##_init_sized(argument, sizeof *argument);                         \
   }
 
-/* ---- Status
- * ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Status ---------------------------------------------------------------------------------- */
 
 typedef enum tegula_status {
   TEGULA_OK = 0,
   TEGULA_INVALID_ARGUMENT = 1, /* a value, shape, stride or length is wrong (Python: ValueError) */
   TEGULA_WRONG_TYPE = 2,       /* a dtype, or the kind of a tensor, is wrong (TypeError) */
-  TEGULA_UNSUPPORTED = 3, /* legal, but refused by name: contract.md, 2 (NotImplementedError) */
-  TEGULA_OUT_OF_MEMORY =
-      4, /* scratch could not be allocated, or the workspace given is too small (RuntimeError) */
-  TEGULA_DEVICE_ERROR = 5,  /* a driver, compiler or device failed (RuntimeError) */
-  TEGULA_INTERNAL_ERROR = 6 /* a fault of this library (RuntimeError) */
+  TEGULA_UNSUPPORTED = 3,      /* legal, refused by name: contract.md, 2 (NotImplementedError) */
+  TEGULA_OUT_OF_MEMORY = 4,    /* no scratch, or the workspace given is too small (RuntimeError) */
+  TEGULA_DEVICE_ERROR = 5,     /* a driver, compiler or device failed (RuntimeError) */
+  TEGULA_INTERNAL_ERROR = 6    /* a fault of this library (RuntimeError) */
 } tegula_status;
 
 /* Text of the calling thread's last failure: one line, valid until that thread's next call. "" if
@@ -74,9 +71,7 @@ TEGULA_API const char* tegula_last_error(void);
 /* "invalid argument", ... ; never NULL. */
 TEGULA_API const char* tegula_status_name(int32_t status);
 
-/* ---- Types and tensors
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- Types and tensors ----------------------------------------------------------------------- */
 
 typedef enum tegula_dtype {
   TEGULA_DTYPE_NONE = 0, /* absent, or "the default" where a default exists */
@@ -95,10 +90,8 @@ TEGULA_API const char* tegula_dtype_name(int32_t dtype);
 /* Bytes of one element, 0 for TEGULA_DTYPE_NONE and unknown values. */
 TEGULA_API size_t tegula_dtype_size(int32_t dtype);
 
-typedef enum tegula_device_kind { /* DLPack's numbers */
-                                  TEGULA_CPU = 1,
-                                  TEGULA_CUDA = 2
-} tegula_device_kind;
+/* DLPack's numbers. */
+typedef enum tegula_device_kind { TEGULA_CPU = 1, TEGULA_CUDA = 2 } tegula_device_kind;
 
 #define TEGULA_MAX_DIMS 5
 
@@ -130,8 +123,7 @@ typedef struct tegula_index {
   const void* host;
 } tegula_index;
 
-/* ---- Problem: what a call is, without its data
- * ----------------------------------------------------------------------------- */
+/* ---- Problem: what a call is, without its data ----------------------------------------------- */
 
 typedef enum tegula_operation {
   TEGULA_OP_FORWARD = 0,
@@ -185,35 +177,38 @@ typedef struct tegula_problem {
   int64_t head_dim_v;
   int64_t num_pages; /* paged, else 0 */
   int64_t page_size; /* paged, else 0 */
+
   /* Set by the caller. */
-  int64_t max_seqlen_q; /* longest used length; 0 = not known. On the CPU a longer sequence is an
-                           error. */
-  int64_t max_seqlen_k; /* likewise, for keys */
-  int32_t causal; /* 1: window_right is bounded by 0; a window_right > 0 beside it is refused */
+
+  /* Longest used lengths; 0 = not known. On the CPU a longer sequence is an error. */
+  int64_t max_seqlen_q;
+  int64_t max_seqlen_k;
+  int32_t causal;          /* 1: bounds window_right by 0; a window_right > 0 beside it is refused */
   int32_t fast_accumulate; /* CUDA, 8-bit only: no two-level accumulation (docs/numerics.md) */
-  int64_t window_left;     /* keys p - window_left ... p + window_right are visible, inclusive; -1 =
-                              unlimited (the default). */
-  int64_t window_right;    /* "a window of W tokens" is window_left = W - 1. p = i + seqlen_k -
-                              seqlen_q (bottom-right). */
-  int64_t attention_chunk; /* c > 0: also floor((j - leftpad) / c) = floor((p - leftpad) / c); 0 =
-                              none */
-  double softmax_scale;    /* finite, > 0; 0 = head_dim^-1/2 */
-  double softcap;          /* s <- softcap * tanh(s / softcap); 0 = none */
-  int64_t num_splits; /* 0 = automatic, 1 = none, n = n equal ranges of key blocks (at most 1024) */
-  int64_t fixed_split; /* tokens per split, rounded up to 64: a sequence's bits depend on itself
-                          alone. 0 = off. Together with num_splits it is refused. */
+  /* Keys p - window_left ... p + window_right are visible, inclusive, with p = i + seqlen_k -
+   * seqlen_q (bottom-right alignment); -1 = unlimited, the default. "A window of W tokens" is
+   * window_left = W - 1. */
+  int64_t window_left;
+  int64_t window_right;
+  /* c > 0: also floor((j - leftpad) / c) = floor((p - leftpad) / c); 0 = none. */
+  int64_t attention_chunk;
+  double softmax_scale; /* finite, > 0; 0 = head_dim^-1/2 */
+  double softcap;       /* s <- softcap * tanh(s / softcap); 0 = none */
+  int64_t num_splits;   /* 0 = automatic, 1 = none, n = n equal ranges of key blocks, <= 1024 */
+  /* Tokens per split, rounded up to 64: a sequence's bits then depend on itself alone. 0 = off.
+   * Refused together with num_splits. */
+  int64_t fixed_split;
 } tegula_problem;
 
-/* ---- Device and execution
- * -----------------------------------------------------------------------------------------------------
- */
+/* ---- Device and execution -------------------------------------------------------------------- */
 
-typedef enum tegula_isa { /* CPU instruction sets with a kernel family of their own */
-                          TEGULA_ISA_AUTO = 0,
-                          TEGULA_ISA_SCALAR = 1,
-                          TEGULA_ISA_AVX2 = 2,      /* AVX2, FMA, F16C */
-                          TEGULA_ISA_AVX512 = 3,    /* F, BW, DQ, VL */
-                          TEGULA_ISA_AVX512BF16 = 4 /* also BF16, VBMI, VNNI */
+/* CPU instruction sets with a kernel family of their own. */
+typedef enum tegula_isa {
+  TEGULA_ISA_AUTO = 0,
+  TEGULA_ISA_SCALAR = 1,
+  TEGULA_ISA_AVX2 = 2,      /* AVX2, FMA, F16C */
+  TEGULA_ISA_AVX512 = 3,    /* F, BW, DQ, VL */
+  TEGULA_ISA_AVX512BF16 = 4 /* also BF16, VBMI, VNNI */
 } tegula_isa;
 
 /* "scalar", "avx2", ...; "auto"; "?" for anything else. */
@@ -254,18 +249,15 @@ typedef struct tegula_execution {
   size_t struct_size;
   const tegula_executor* executor; /* NULL: the library's thread pool */
   void* stream;                    /* CUDA stream; NULL: the default stream */
-  void* workspace; /* aligned to 16 bytes; NULL: from the process-wide pool (see tegula_trim_memory)
-                    */
+  void* workspace;       /* 16-byte aligned; NULL: from the process-wide pool (tegula_trim_memory) */
   size_t workspace_size; /* at least what the plan tells, if workspace is given */
-  int32_t* error_word;   /* CUDA: receives 1 + the index of a sequence with bad indices; NULL: not
-                            wanted */
+  /* CUDA: receives 1 + the index of a sequence with bad indices; NULL: not wanted. */
+  int32_t* error_word;
 } tegula_execution;
 
 TEGULA_DEFINE_INIT(tegula_execution, execution)
 
-/* ---- Forward
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Tensors of one forward. batch = B, heads Hq and Hkv, head_dim D, head_dim_v Dv.
  *   q             [B, seqlen_q, Hq, D]    or ragged [total_q, Hq, D] with cu_seqlens_q
@@ -315,9 +307,7 @@ TEGULA_DEFINE_INIT(tegula_problem, problem)
 TEGULA_API tegula_status tegula_describe_forward(const tegula_forward_args* args,
                                                  tegula_problem* problem);
 
-/* ---- Plans
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Plans ----------------------------------------------------------------------------------- */
 
 /* Immutable, shareable between threads, independent of any stream. */
 typedef struct tegula_plan tegula_plan;
@@ -357,9 +347,7 @@ TEGULA_API tegula_status tegula_explain(const tegula_plan* plan, char* text, siz
 TEGULA_API tegula_status tegula_forward(const tegula_plan* plan, const tegula_forward_args* args,
                                         const tegula_execution* execution);
 
-/* ---- Append to a cache
- * ------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Append to a cache ----------------------------------------------------------------------- */
 
 typedef enum tegula_rotary_style {
   TEGULA_ROTARY_HALF_SPLIT = 0, /* pairs (i, i + rotary_dim / 2) */
@@ -404,9 +392,7 @@ TEGULA_DEFINE_INIT(tegula_append_kv_args, args)
 TEGULA_API tegula_status tegula_append_kv(const tegula_append_kv_args* args,
                                           const tegula_execution* execution);
 
-/* ---- Combine partial results
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- Combine partial results ----------------------------------------------------------------- */
 
 /* Merges partial results of the same rows over disjoint keys (contract.md, 6).
  *   o_partial    [num_splits, B, seqlen_q, Hq, Dv] f32, f16 or bf16; ragged: [num_splits, total_q,
@@ -427,9 +413,7 @@ TEGULA_DEFINE_INIT(tegula_combine_args, args)
 TEGULA_API tegula_status tegula_combine(const tegula_combine_args* args,
                                         const tegula_execution* execution);
 
-/* ---- The library itself
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- The library itself ---------------------------------------------------------------------- */
 
 /* MAJOR * 10000 + MINOR * 100 + PATCH of the library that runs (the macros above tell what was
  * compiled against). */
