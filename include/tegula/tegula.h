@@ -21,6 +21,7 @@
  * has stride 1 (bias: also 0). Strides of dimensions of size <= 1 are ignored.
  *  - Any number of threads may call at once. The library never prints and never aborts.
  */
+/* clang-format off: comments here are laid out by hand */
 #ifndef TEGULA_TEGULA_H_
 #define TEGULA_TEGULA_H_
 
@@ -183,7 +184,7 @@ typedef struct tegula_problem {
   /* Longest used lengths; 0 = not known. On the CPU a longer sequence is an error. */
   int64_t max_seqlen_q;
   int64_t max_seqlen_k;
-  int32_t causal;          /* 1: bounds window_right by 0; a window_right > 0 beside it is refused */
+  int32_t causal;          /* 1: bounds window_right by 0; a positive one beside it is refused */
   int32_t fast_accumulate; /* CUDA, 8-bit only: no two-level accumulation (docs/numerics.md) */
   /* Keys p - window_left ... p + window_right are visible, inclusive, with p = i + seqlen_k -
    * seqlen_q (bottom-right alignment); -1 = unlimited, the default. "A window of W tokens" is
@@ -249,7 +250,7 @@ typedef struct tegula_execution {
   size_t struct_size;
   const tegula_executor* executor; /* NULL: the library's thread pool */
   void* stream;                    /* CUDA stream; NULL: the default stream */
-  void* workspace;       /* 16-byte aligned; NULL: from the process-wide pool (tegula_trim_memory) */
+  void* workspace;       /* 16-byte aligned; NULL: from the process-wide pool (trim_memory) */
   size_t workspace_size; /* at least what the plan tells, if workspace is given */
   /* CUDA: receives 1 + the index of a sequence with bad indices; NULL: not wanted. */
   int32_t* error_word;
@@ -259,21 +260,28 @@ TEGULA_DEFINE_INIT(tegula_execution, execution)
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Tensors of one forward. batch = B, heads Hq and Hkv, head_dim D, head_dim_v Dv.
- *   q             [B, seqlen_q, Hq, D]    or ragged [total_q, Hq, D] with cu_seqlens_q
- *   k             [B, seqlen_k, Hkv, D]   or ragged [total_k, Hkv, D] with cu_seqlens_k, or pages
- * [num_pages, page_size, Hkv, D] v             as k, with Dv o             as q, with Dv (output)
- *   lse           f32 [B, Hq, seqlen_q] or ragged [Hq, total_q]; NULL: not wanted (output, natural
- * log) cu_seqlens_*  [B + 1], from 0, not decreasing, at most the tensor's rows seqused_*     [B],
- * at most the slot's length; rows of q past seqused_q leave o and lse untouched leftpad_k     [B],
- * keys before it are unseen page_table    [B, max_pages], any row stride; or page_indices
- * [total_pages] with page_indptr [B + 1]. seqused_k is required then. Entries past ceil(seqlen /
- * page_size) are never read. seqlen_new    or cu_seqlens_new [B + 1]: added to seqused_k, so that
- * tegula_append_kv and the forward after it take the same lengths sink          f32 [Hq]
+/* Tensors of one forward: B sequences, heads Hq and Hkv, head_dim D, head_dim_v Dv.
+ *   q             [B, seqlen_q, Hq, D], or ragged [total_q, Hq, D] with cu_seqlens_q
+ *   k             [B, seqlen_k, Hkv, D], or ragged [total_k, Hkv, D] with cu_seqlens_k,
+ *                 or pages [num_pages, page_size, Hkv, D]
+ *   v             as k, with Dv
+ *   o             as q, with Dv (output)
+ *   lse           f32 [B, Hq, seqlen_q] or ragged [Hq, total_q], natural log (output);
+ *                 NULL: not wanted
+ *   cu_seqlens_*  [B + 1], from 0, not decreasing, at most the tensor's rows
+ *   seqused_*     [B], at most the slot's length; rows of q past seqused_q leave o and lse untouched
+ *   leftpad_k     [B], keys before it are unseen
+ *   page_table    [B, max_pages], any row stride; or page_indices [total_pages] with page_indptr
+ *                 [B + 1]. seqused_k is required then. Entries past ceil(seqlen / page_size) are
+ *                 never read.
+ *   seqlen_new    or cu_seqlens_new [B + 1]: added to seqused_k, so that tegula_append_kv and the
+ *                 forward after it take the same lengths
+ *   sink          f32 [Hq]
  *   alibi_slopes  f32 [Hq] or [B, Hq]
  *   bias          [B, Hq, seqlen_q, seqlen_k]; ragged q or k: the maximum in place of the length;
- * any stride 0 descale_*     f32 [1], [Hkv] or [B, Hkv], any strides; real value = stored * descale
- * (8-bit operands only) */
+ *                 any stride 0
+ *   descale_*     f32 [1], [Hkv] or [B, Hkv], any strides; real value = stored * descale (8-bit
+ *                 operands only) */
 typedef struct tegula_forward_args {
   size_t struct_size;
   const tegula_tensor* q;
@@ -355,17 +363,22 @@ typedef enum tegula_rotary_style {
 } tegula_rotary_style;
 
 /* Writes new K/V rows into a cache (contract.md, 5).
- *   k_new, v_new  [B, seqlen_new, Hkv, D or Dv] or ragged [total_new, Hkv, dim] with cu_seqlens_new
- * [B + 1] k_cache ...   [B, capacity, Hkv, D or Dv], or pages [num_pages, page_size, Hkv, dim] with
- * page_table (or page_indices and page_indptr) or slot_mapping seqused_k     [B], the lengths
- * *before*; never modified. Row t of sequence b goes to position seqused_k[b] + t. May be absent
- * with slot_mapping, if no rotary position is derived from it. slot_mapping  int64 [total_new]:
- * slot = page * page_size + offset, negative = skip the row cos, sin      [max_pos, rotary_dim /
- * 2], f32 or k_new's dtype; position seqused_k[b] + t, or positions int32 [total_new] q, q_out
- * optional: [B, seqlen_new, Hq, D] or [total_new, Hq, D], rotated with the same positions into
- * q_out (which may have q's address: in place) descale_*     f32 [1], [Hkv] or [B, Hkv]: an 8-bit
- * cache stores x / descale, rounded to nearest even and saturated Types: the cache has the new
- * rows' dtype, or is f16/bf16/f32/8-bit of a 16- or 32-bit row (rounded once). */
+ *   k_new, v_new  [B, seqlen_new, Hkv, D or Dv], or ragged [total_new, Hkv, D or Dv] with
+ *                 cu_seqlens_new [B + 1]
+ *   k_cache, ...  [B, capacity, Hkv, D or Dv], or pages [num_pages, page_size, Hkv, D or Dv] with
+ *                 page_table (or page_indices and page_indptr) or slot_mapping
+ *   seqused_k     [B], the lengths *before*; never modified. Row t of sequence b goes to position
+ *                 seqused_k[b] + t. May be absent with slot_mapping, if no rotary position is
+ *                 derived from it.
+ *   slot_mapping  int64 [total_new]: slot = page * page_size + offset, negative = skip the row
+ *   cos, sin      [max_pos, rotary_dim / 2], f32 or k_new's dtype, at position seqused_k[b] + t, or
+ *                 positions int32 [total_new]
+ *   q, q_out      optional: [B, seqlen_new, Hq, D] or [total_new, Hq, D], rotated with the same
+ *                 positions into q_out (which may have q's address: in place)
+ *   descale_*     f32 [1], [Hkv] or [B, Hkv]: an 8-bit cache stores x / descale, rounded to nearest
+ *                 even and saturated
+ * Types: the cache has the new rows' dtype, or is f16/bf16/f32/8-bit of a 16- or 32-bit row
+ * (rounded once). */
 typedef struct tegula_append_kv_args {
   size_t struct_size;
   const tegula_tensor* k_new;
@@ -395,11 +408,13 @@ TEGULA_API tegula_status tegula_append_kv(const tegula_append_kv_args* args,
 /* ---- Combine partial results ----------------------------------------------------------------- */
 
 /* Merges partial results of the same rows over disjoint keys (contract.md, 6).
- *   o_partial    [num_splits, B, seqlen_q, Hq, Dv] f32, f16 or bf16; ragged: [num_splits, total_q,
- * Hq, Dv] lse_partial  f32 [num_splits, B, Hq, seqlen_q]; ragged: [num_splits, Hq, total_q]. -inf
- * or +inf = empty. o            [B, seqlen_q, Hq, Dv] or [total_q, Hq, Dv], f32, f16 or bf16 lse
- * f32 [B, Hq, seqlen_q] or [Hq, total_q]; NULL: not wanted sink         f32 [Hq], optional; enters
- * once, here */
+ *   o_partial    [num_splits, B, seqlen_q, Hq, Dv] f32, f16 or bf16;
+ *                ragged: [num_splits, total_q, Hq, Dv]
+ *   lse_partial  f32 [num_splits, B, Hq, seqlen_q]; ragged: [num_splits, Hq, total_q].
+ *                -inf or +inf = empty
+ *   o            [B, seqlen_q, Hq, Dv] or [total_q, Hq, Dv], f32, f16 or bf16
+ *   lse          f32 [B, Hq, seqlen_q] or [Hq, total_q]; NULL: not wanted
+ *   sink         f32 [Hq], optional; enters once, here */
 typedef struct tegula_combine_args {
   size_t struct_size;
   const tegula_tensor* o_partial;
@@ -421,11 +436,14 @@ TEGULA_API int32_t tegula_version(void);
 TEGULA_API int32_t tegula_abi_version(void);
 
 /* What this build and *device (NULL: this machine's CPU) can do, by name; unknown names are an
- * error that lists the known ones. "isa.scalar" "isa.avx2" "isa.avx512" "isa.avx512bf16"  bit 0:
- * built in, bit 1: this machine runs it "cuda"                                                 1 if
- * the build and the machine can run the CUDA back end "forward" "append_kv" "combine" "backward" 1
- * if the operation exists on the device "head_dim.max" "head_dim_v.max" "num_splits.max" limits
- *   "num_workers"                                          of the library's thread pool */
+ * error that lists the known ones.
+ *   "isa.scalar" "isa.avx2" "isa.avx512" "isa.avx512bf16"
+ *                       bit 0: built in, bit 1: this machine runs it
+ *   "cuda"              1 if the build and the machine can run the CUDA back end
+ *   "forward" "append_kv" "combine" "backward"
+ *                       1 if the operation exists on the device
+ *   "head_dim.max" "head_dim_v.max" "num_splits.max"
+ *   "num_workers"       of the library's thread pool */
 TEGULA_API tegula_status tegula_capability(const tegula_device* device, const char* name,
                                            int64_t* value);
 
