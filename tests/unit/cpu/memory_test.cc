@@ -4,37 +4,16 @@
 #include <tegula/tegula.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
-#include <new>
 #include <string>
 #include <vector>
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define TEGULA_COUNT_ALLOCATIONS 0
-#else
-#define TEGULA_COUNT_ALLOCATIONS 1
-#endif
+#include "tests/unit/allocation_util.hpp"
 
 namespace {
-std::atomic<int64_t> num_allocations{0};
-}
 
-#if TEGULA_COUNT_ALLOCATIONS
-// For the whole test program; the array and nothrow forms come here too. Not inlined: g++ 12 would
-// take new and free() for a mismatched pair.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++num_allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-#endif
-
-namespace {
+using tegula_test::num_allocations;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -122,10 +101,10 @@ TEST_F(Memory, WithWorkspaceACallAllocatesNothingAfterTheFirst) {
     std::vector<std::byte> workspace(plan.workspace_size());
     const tegula::Execution execution{.workspace = workspace};
     plan.forward(args_, execution);
-    const int64_t before = num_allocations;
+    const int64_t before = num_allocations();
     EXPECT_GT(before, 0);
     for (int round = 0; round < 10; ++round) plan.forward(args_, execution);
-    EXPECT_EQ(num_allocations, before);
+    EXPECT_EQ(num_allocations(), before);
   }
   EXPECT_EQ(tegula::trim_memory(), 0u) << "the pool of scratch blocks was used";
 }
