@@ -54,14 +54,19 @@ Status check_page_row(const PageTable& pages, int64_t batch_index, int64_t total
 
 Status check_page_ids(const PageTable& pages, int64_t batch_index, int64_t begin, int64_t end,
                       int64_t num_pages) {
+  const bool table = pages.table.present();
+  const IndexView& entries = table ? pages.table : pages.indices;
+  const int64_t stride = entries.strides[table ? 1 : 0];
+  const int64_t row =
+      table ? batch_index * entries.strides[0] : pages.indptr.at(batch_index) * stride;
+  const int32_t* ids = reinterpret_cast<const int32_t*>(entries.data) + row;
   for (int64_t n = begin; n < end; ++n) {
-    const int64_t id = pages.page(batch_index, n);
+    const int64_t id = ids[n * stride];
     if (id < 0 || id >= num_pages) {
       return fail(TEGULA_INVALID_ARGUMENT,
                   "%s: page %" PRId64 " of sequence %" PRId64 " is %" PRId64
                   ", not within 0 and num_pages %" PRId64 " - 1",
-                  pages.table.present() ? "page_table" : "page_indices", n, batch_index, id,
-                  num_pages);
+                  table ? "page_table" : "page_indices", n, batch_index, id, num_pages);
     }
   }
   return {};

@@ -13,6 +13,30 @@ constexpr DtypeInfo kDtypes[] = {
 constexpr int32_t kNumDtypes = sizeof kDtypes / sizeof kDtypes[0];
 static_assert(kNumDtypes == TEGULA_I64 + 1);
 
+// A switch: every check of a tensor begins here.
+constexpr tegula_dtype from_dlpack(uint8_t code, uint8_t bits) {
+  switch (code << 8 | bits) {
+    case 2 << 8 | 32: return TEGULA_F32;
+    case 2 << 8 | 16: return TEGULA_F16;
+    case 4 << 8 | 16: return TEGULA_BF16;
+    case 10 << 8 | 8: return TEGULA_E4M3;
+    case 12 << 8 | 8: return TEGULA_E5M2;
+    case 6 << 8 | 8: return TEGULA_BOOL;
+    case 0 << 8 | 32: return TEGULA_I32;
+    case 0 << 8 | 64: return TEGULA_I64;
+    default: return TEGULA_DTYPE_NONE;
+  }
+}
+
+constexpr bool agrees_with_table() {
+  for (int32_t i = 1; i < kNumDtypes; ++i) {
+    const DtypeInfo& info = kDtypes[i];
+    if (from_dlpack(info.dlpack_code, static_cast<uint8_t>(8 * info.size)) != i) return false;
+  }
+  return true;
+}
+static_assert(agrees_with_table());
+
 }  // namespace
 
 const DtypeInfo& dtype_info(int32_t dtype) {
@@ -20,12 +44,7 @@ const DtypeInfo& dtype_info(int32_t dtype) {
 }
 
 tegula_dtype dtype_from_dlpack(uint8_t code, uint8_t bits) {
-  for (int32_t i = 1; i < kNumDtypes; ++i) {
-    if (kDtypes[i].dlpack_code == code && kDtypes[i].size * 8 == bits) {
-      return static_cast<tegula_dtype>(i);
-    }
-  }
-  return TEGULA_DTYPE_NONE;
+  return from_dlpack(code, bits);
 }
 
 }  // namespace tegula
