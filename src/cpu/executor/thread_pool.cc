@@ -136,7 +136,8 @@ void ThreadPool::parallel_for(int64_t count, TaskFn fn, void* argument,
     return run_inline(count, fn, argument);
   }
   const int32_t open_places = std::min(helpers, start_workers(helpers));
-  job_ = {fn, argument, count};
+  // A thread's own id keeps its scratch in its cache; under a limit only the places are few enough.
+  job_ = {fn, argument, count, limit == num_workers_};
   next_task_.store(0, std::memory_order_relaxed);
   // seq_cst with num_asleep_: this thread sees the sleeper, or the sleeper sees the new state.
   const uint32_t opened = static_cast<uint32_t>(open_places) * kOnePlace;
@@ -188,7 +189,7 @@ void ThreadPool::worker_loop(int32_t id) noexcept {
       const uint32_t joined = state - kOnePlace + 1;
       if (!state_.compare_exchange_weak(state, joined, std::memory_order_acquire)) continue;
       wake_workers(joined);
-      run_tasks(places(state));  // the place taken is the worker's number in this job
+      run_tasks(job_.by_thread ? id : places(state));
       if (id > num_started_) return;  // a child forked inside a task on this thread
       state = state_.fetch_sub(1, std::memory_order_release);
       if ((state & kActiveMask) == 1 && (state & kCallerSleeps)) futex_wake(state_, 1, kCallerBit);

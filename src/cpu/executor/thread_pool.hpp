@@ -47,6 +47,7 @@ class ThreadPool {
     TaskFn fn = nullptr;
     void* argument = nullptr;
     int64_t count = 0;
+    bool by_thread = true;  // worker ids: the thread's own, or the place it took in this job
   };
 
   // state_ holds the number of active workers, the places still open in the running job, and flags.
