@@ -9,6 +9,9 @@ install(TARGETS tegula tegula_static EXPORT tegulaTargets)
 install(EXPORT tegulaTargets NAMESPACE tegula:: DESTINATION "${package_folder}")
 if(TARGET tegula_cli)
   install(TARGETS tegula_cli)
+  # What `tegula verify` reads.
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/tests/cases/table" "${PROJECT_SOURCE_DIR}/tests/cases/refusals"
+          DESTINATION "${CMAKE_INSTALL_DATADIR}/tegula/cases")
 endif()
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 

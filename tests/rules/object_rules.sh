@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Rules on the release objects, from what nm and readelf say.
 #   object_rules.sh constructors <static library>      nothing of ours runs before main
-#   object_rules.sh exports <shared library> <tegula.h>  exactly the header's functions are exported
+#   object_rules.sh exports <shared library> <tegula.h>  exactly the header's functions are exported (CC: the compiler)
 #   object_rules.sh isa <name> <object>...             every global symbol stands in tegula::isa_<name>
 set -eu
 rule=$1
@@ -21,8 +21,9 @@ case $rule in
     library=$1
     header=$2
     {
-      # Declarations: the name before the first parenthesis of a statement with TEGULA_API.
-      tr '\n' ' ' <"$header" | tr ';' '\n' | sed -n 's/.*TEGULA_API [^(]*[ *]\(tegula_[a-z0-9_]*\)(.*/declared \1/p'
+      # A declaration: the name before the first parenthesis after the macro TEGULA_API, once it is expanded.
+      ${CC:-cc} -E -P "$header" | tr '\n;{' ' \n\n' | sed -n \
+        's/.*visibility("default"))) [^(]*[ *]\(tegula_[a-z0-9_]*\)(.*/declared \1/p'
       nm -D --defined-only "$library" | awk '
         $2 == "A" && $3 ~ /^TEGULA_[0-9]+(@|$)/ { next }  # the node of the version script
         { sub(/@.*/, "", $3); print "exported", $3 }'

@@ -101,6 +101,7 @@ END
 expect fail "no heading #the-third-part" "$rules/doc_links.sh" "$tree"
 
 # Objects.
+export CC
 compile() {  # compile <name> <text>: an object named <name>.o
   printf '%s\n' "$2" >"$folder/$1.cc"
   $CXX -std=c++20 -O2 -fPIC -fvisibility=hidden -c "$folder/$1.cc" -o "$folder/$1.o"
@@ -133,6 +134,7 @@ expect fail "tegula::f" "$rules/object_rules.sh" isa avx2 "$folder/isa_strong.o"
 expect fail "isa_avx512" "$rules/object_rules.sh" isa avx2 "$folder/isa_other.o"
 
 cat >"$folder/api.h" <<'END'
+#define TEGULA_API __attribute__((visibility("default")))
 TEGULA_API int tegula_one(int x);
 TEGULA_API const char* tegula_two(int x,
                                   int y);
