@@ -15,7 +15,12 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/executor_util.hpp"
+
 namespace {
+
+using tegula::testing::InlineExecutor;
+using tegula::testing::ThreadExecutor;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadsAfterFork = false, kPlainHeap = false;
@@ -70,28 +75,6 @@ class Call {
   Shape shape_;
   tegula::Options options_;
   std::vector<float> q_, k_, v_, o_;
-};
-
-struct InlineExecutor : tegula::Executor {
-  InlineExecutor() : Executor(1) {}
-  void parallel_for(int64_t count, tegula::Task task) noexcept override {
-    for (int64_t t = count - 1; t >= 0; --t) task(t, 0);
-  }
-};
-
-// A thread for each worker and call; tasks from the back.
-struct ThreadExecutor : tegula::Executor {
-  explicit ThreadExecutor(int32_t num_workers) : Executor(num_workers) {}
-  void parallel_for(int64_t count, tegula::Task task) noexcept override {
-    std::atomic<int64_t> next{count};
-    std::vector<std::thread> threads;
-    for (int32_t worker = 0; worker < num_workers(); ++worker) {
-      threads.emplace_back([&, worker] {
-        for (int64_t t; (t = next.fetch_sub(1) - 1) >= 0;) task(t, worker);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
 };
 
 tegula::Plan plan_of(Call& call, int32_t num_workers) {
@@ -229,7 +212,9 @@ TEST(Threads, TenThousandVariedCallsDoNotGrow) {
     call.run(plan_of(call, 1 + static_cast<int32_t>(draw(3))));
     if (round == 2'000) settled = resident_bytes();
   }
-  if (kPlainHeap) EXPECT_LT(resident_bytes(), settled + (int64_t{4} << 20));
+  if (kPlainHeap) {
+    EXPECT_LT(resident_bytes(), settled + (int64_t{4} << 20));
+  }
 }
 
 }  // namespace
