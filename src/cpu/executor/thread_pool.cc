@@ -93,7 +93,7 @@ struct ThreadPool::ForkHandlers {
   static void install() { pthread_atfork(prepare, parent, child); }
 };
 
-ThreadPool::ThreadPool(int32_t num_workers) noexcept
+ThreadPool::ThreadPool(int32_t num_workers)
     : num_workers_(std::min(num_workers > 0 ? num_workers : default_num_workers(), kMaxWorkers)),
       may_spin_(num_workers_ <= cpu_info().usable_cpus),
       workers_(new (std::nothrow) Worker[static_cast<size_t>(num_workers_)]) {
@@ -116,7 +116,7 @@ ThreadPool::~ThreadPool() {
   for (int32_t i = 0; i < num_started_; ++i) pthread_join(workers_[i].thread, nullptr);
 }
 
-ThreadPool& ThreadPool::process_pool() noexcept {
+ThreadPool& ThreadPool::process_pool() {
   // No function-local static: a fork while another thread holds its guard would hang the child.
   ThreadPool* pool = the_process_pool.load(std::memory_order_acquire);
   if (pool) return *pool;

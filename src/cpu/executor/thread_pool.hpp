@@ -13,7 +13,7 @@ using TaskFn = void (*)(void* argument, int64_t task, int32_t worker);
 class ThreadPool {
  public:
   // 0 workers asked: default_num_workers(). Threads start when a call first needs them.
-  explicit ThreadPool(int32_t num_workers = 0) noexcept;
+  explicit ThreadPool(int32_t num_workers = 0);
   // No call may be in flight.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -29,8 +29,9 @@ class ThreadPool {
 
   int32_t num_workers() const noexcept { return num_workers_; }
 
-  // The library's pool; made at the first use, never destroyed, so that threads may outlive exit().
-  static ThreadPool& process_pool() noexcept;
+  // The library's pool; made at the first use, which may throw std::bad_alloc, and never destroyed,
+  // so that threads may outlive exit().
+  static ThreadPool& process_pool();
 
  private:
   struct Worker;

@@ -182,7 +182,7 @@ Isa CpuInfo::best_isa() const noexcept {
   return static_cast<Isa>(best);
 }
 
-const CpuInfo& cpu_info() noexcept {
+const CpuInfo& cpu_info() {
   // No function-local static: a fork while another thread holds its guard would hang the child.
   const CpuInfo* info = the_cpu_info.load(std::memory_order_acquire);
   if (info) return *info;
@@ -198,7 +198,7 @@ int32_t parse_num_threads(const char* text) {
   return valid ? static_cast<int32_t>(asked) : 0;
 }
 
-int32_t default_num_workers() noexcept {
+int32_t default_num_workers() {
   const int32_t asked = parse_num_threads(std::getenv("TEGULA_NUM_THREADS"));
   return asked > 0 ? asked : cpu_info().usable_cpus;
 }

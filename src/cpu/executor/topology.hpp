@@ -64,11 +64,11 @@ struct CpuInfo {
   Isa best_isa() const noexcept;
 };
 
-// Read once at the first call; valid until the process ends.
-const CpuInfo& cpu_info() noexcept;
+// Read once at the first call, which may throw std::bad_alloc; valid until the process ends.
+const CpuInfo& cpu_info();
 
 // TEGULA_NUM_THREADS if it is a number in [1, kMaxWorkers], otherwise cpu_info().usable_cpus.
-int32_t default_num_workers() noexcept;
+int32_t default_num_workers();
 
 // Binds the calling thread; no effect when the mask could not be read or no longer applies.
 void apply_affinity(const AffinityMask& mask) noexcept;
