@@ -157,12 +157,12 @@ TEST(FieldReports, B02_Backward) { GTEST_SKIP() << "gradients of empty rows: the
 // Elements that nobody sees are all ones: those become `value`.
 void fill_unseen(const Operand& operand, double value) {
   const std::size_t size = operand.element_size();
-  std::byte ones[4];
-  std::memset(ones, kPoison, sizeof ones);
+  const std::uint32_t bits = oracle::encode(format_of(operand.dtype), value);
+  const std::uint32_t ones = ~0u;
+  std::byte* const data = operand.memory.data();
   for (std::size_t n = 0; n < operand.memory.size(); n += size) {
-    std::byte* address = operand.memory.data() + n;
-    if (std::memcmp(address, ones, size) == 0) {
-      oracle::store(format_of(operand.dtype), address, value);
+    if (data[n] == std::byte{0xff} && std::memcmp(data + n, &ones, size) == 0) {
+      std::memcpy(data + n, &bits, size);  // little-endian: the low bytes
     }
   }
 }
@@ -317,7 +317,9 @@ TEST(FieldReports, B06_WindowEdges) {
             EXPECT_EQ(seen, wanted) << "window " << left << "," << right << " row " << i << " key " << j;
             count += seen ? 1 : 0;
           }
-          if (left == 7 && rows == keys) EXPECT_EQ(count, std::min<std::int64_t>(i + 1, 8));
+          if (left == 7 && rows == keys) {
+            EXPECT_EQ(count, std::min<std::int64_t>(i + 1, 8));
+          }
         }
       }
     }
