@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/plan/plan.hpp"
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -70,6 +71,26 @@ constexpr Implementation kForward[] = {
     cpu_implementation<TEGULA_ISA_AVX2>("cpu_avx2"),
     cpu_implementation<TEGULA_ISA_SCALAR>("cpu_scalar"),
 };
+
+constexpr int32_t kUnknownIsa = -1;
+
+// What TEGULA_ISA asks for: a tegula_isa or kUnknownIsa. Read once, at the first use: a host may
+// call setenv while other threads are here. (No function-local static: a fork while another thread
+// holds its guard would hang the child.)
+int32_t isa_of_environment() {
+  constexpr int32_t kUnread = -2;
+  static constinit std::atomic<int32_t> known{kUnread};
+  int32_t isa = known.load(std::memory_order_relaxed);
+  if (isa != kUnread) return isa;
+  const char* const text = std::getenv("TEGULA_ISA");
+  isa = kUnknownIsa;
+  for (int32_t i = TEGULA_ISA_AUTO; i <= TEGULA_ISA_AVX512BF16; ++i) {
+    if (text != nullptr && std::strcmp(text, tegula_isa_name(i)) == 0) isa = i;
+  }
+  if (text == nullptr || text[0] == '\0') isa = TEGULA_ISA_AUTO;
+  known.store(isa, std::memory_order_relaxed);
+  return isa;
+}
 
 // The widest family: append and combine have no use for the bf16 dot product.
 Status row_family(const cpu::KernelFamily*& family) {
@@ -166,21 +187,19 @@ Status describe_cpu(tegula_device& device) {
   device.kind = TEGULA_CPU;
   device.isa = TEGULA_ISA_AUTO;
   device.num_workers = cpu::ThreadPool::process_pool().num_workers();
-  const char* const asked = std::getenv("TEGULA_ISA");
-  if (asked == nullptr || asked[0] == '\0' || std::strcmp(asked, "auto") == 0) return {};
-  for (const tegula_isa isa :
-       {TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512, TEGULA_ISA_AVX512BF16}) {
-    if (std::strcmp(asked, tegula_isa_name(isa)) != 0) continue;
-    if (cpu::find_family(isa) == nullptr || !cpu::machine_runs(isa)) {
-      return fail(TEGULA_UNSUPPORTED, "TEGULA_ISA: %s is %s", asked,
-                  cpu::find_family(isa) == nullptr ? "not in this build"
-                                                   : "not an instruction set of this machine");
-    }
-    device.isa = isa;
-    return {};
+  const int32_t asked = isa_of_environment();
+  if (asked == kUnknownIsa) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "TEGULA_ISA: the value is not one of scalar, avx2, avx512, avx512bf16, auto");
   }
-  return fail(TEGULA_INVALID_ARGUMENT,
-              "TEGULA_ISA: %s is not one of scalar, avx2, avx512, avx512bf16, auto", asked);
+  const auto isa = static_cast<tegula_isa>(asked);
+  if (isa != TEGULA_ISA_AUTO && (cpu::find_family(isa) == nullptr || !cpu::machine_runs(isa))) {
+    return fail(TEGULA_UNSUPPORTED, "TEGULA_ISA: %s is %s", tegula_isa_name(isa),
+                cpu::find_family(isa) == nullptr ? "not in this build"
+                                                 : "not an instruction set of this machine");
+  }
+  device.isa = isa;
+  return {};
 }
 
 Status run_append_kv(const AppendCall& call, const Execution& execution) {
