@@ -150,7 +150,7 @@ std::string explain(const Plan& plan) {
   for (const Implementation* candidate = kForward; candidate != plan.implementation; ++candidate) {
     Refusal why;
     candidate->refuse(problem, asked, why);
-    line("  not %-12s%s", candidate->name, why.text);
+    line("  not %-16s%s", candidate->name, why.text);
   }
   line(
       "problem         forward, q %s, k and v %s, o %s, heads %lld/%lld, head_dim %lld, head_dim_v "
