@@ -150,4 +150,30 @@ shared less 'int tegula_one(int x) { return x; }'
 expect pass "" "$rules/object_rules.sh" exports "$folder/exact.so" "$folder/api.h"
 expect fail "helper: exported, but not declared" "$rules/object_rules.sh" exports "$folder/more.so" "$folder/api.h"
 expect fail "tegula_two: declared in the header" "$rules/object_rules.sh" exports "$folder/less.so" "$folder/api.h"
+
+# History of the lists of refusals.
+history() {  # history <list>...: a repository with one commit a list (ids, comma-separated) and their cases
+  tree=$folder/history
+  rm -rf "$tree"
+  mkdir -p "$tree/tests/cases/refusals" "$tree/tests/cases/table"
+  git -C "$tree" init -q
+  for list in "$@"; do
+    echo "$list" | tr , '\n' | sed 's/$/ some cell/' >"$tree/tests/cases/refusals/cpu.txt"
+    for id in $(echo "$list" | tr , ' '); do
+      grep -qsF "\"id\":\"$id\"" "$tree/tests/cases/table/t.jsonl" || echo "{\"id\":\"$id\"}" >>"$tree/tests/cases/table/t.jsonl"
+    done
+    git -C "$tree" add .
+    git -C "$tree" -c user.name=t -c user.email=t@t commit -q -m step
+  done
+}
+history a a,b b
+expect pass "" "$rules/refusal_history.sh" "$tree"
+history a,b b a,b
+expect fail "a left the list earlier" "$rules/refusal_history.sh" "$tree"
+history a,b b
+echo 'a some cell' >>"$tree/tests/cases/refusals/cpu.txt"
+expect fail "a left the list earlier" "$rules/refusal_history.sh" "$tree"
+history a
+echo 'c some cell' >>"$tree/tests/cases/refusals/cpu.txt"
+expect fail "does not add its case" "$rules/refusal_history.sh" "$tree"
 exit "$status"
