@@ -32,7 +32,7 @@ ForwardLayout forward_layout(const ForwardParams& params, const KernelFamily& fa
   layout.rows = part(5 * tile_m + 4 * panel_rows);
   layout.bias_t = part(params.bias_dtype != TEGULA_DTYPE_NONE ? keys * panel_rows : 0);
   layout.k_block = part(params.k_in_place ? 0 : keys * layout.q_steps);
-  layout.v_block = part(params.v_in_place ? 0 : (params.pairs ? keys / 2 : keys) * layout.o_stride);
+  layout.v_block = part((params.pairs ? keys / 2 : keys) * layout.o_stride);
   layout.pointers = part(3 * keys * 2);
   layout.zero_row = part(std::max(layout.q_steps, layout.o_stride));
   layout.widen = part(2 * (512 + 64));
@@ -62,8 +62,7 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   // leave one out.
   params.pairs = family.has_pairs && params.q_dtype == TEGULA_BF16 && !bias &&
                  (params.kv_dtype == TEGULA_BF16 || is_8bit_float(params.kv_dtype));
-  params.k_in_place = params.pairs ? params.kv_dtype == TEGULA_BF16 && params.head_dim % 2 == 0
-                                   : params.kv_dtype == TEGULA_F32;
+  params.k_in_place = params.pairs && params.kv_dtype == TEGULA_BF16 && params.head_dim % 2 == 0;
   params.v_in_place =
       !params.pairs && params.kv_dtype == TEGULA_F32 && params.head_dim_v % family.lanes == 0;
 
@@ -75,8 +74,7 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
       std::clamp<int64_t>(ceil_div(max_rows, family.lanes), 1, family.panel_vectors);
   const int64_t panel_rows = vectors * family.lanes;
   const int64_t row_bytes = 4 * (problem.head_dim + problem.head_dim_v);
-  const int64_t wanted_rows = params.k_in_place && params.v_in_place ? 128 : 256;
-  const int64_t fitting_rows = std::min(wanted_rows, (int64_t{384} << 10) / row_bytes);
+  const int64_t fitting_rows = std::min<int64_t>(256, (int64_t{384} << 10) / row_bytes);
   plan.tile_m = std::min(std::max<int64_t>(1, fitting_rows / panel_rows) * panel_rows,
                          round_up(max_rows, panel_rows));
   params.tile_n = 192;

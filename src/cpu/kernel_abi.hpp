@@ -37,7 +37,7 @@ struct ForwardLayout {
   int64_t acc_o;     // [panels][panel_rows][o_stride] f32
   int64_t rows;  // per-row state: 5 arrays of [panels * panel_rows], then 4 of [panel_rows], 32-bit
   int64_t bias_t;   // [tile_n][panel_rows] f32; only with bias
-  int64_t k_block;  // [tile_n][q_steps] 32-bit: k converted; unused where k is read in place
+  int64_t k_block;  // [tile_n][q_steps] 32-bit: k converted or copied
   int64_t v_block;  // [tile_n][o_stride] f32, or [tile_n / 2][o_stride] bf16 pairs; unused where v
                     // is read in place
   int64_t
@@ -56,8 +56,8 @@ struct ForwardParams {
   int64_t tile_n;
   float softcap;
   bool pairs;       // bf16 dot product
-  bool k_in_place;  // k is read where it lies
-  bool v_in_place;
+  bool k_in_place;  // k is read where it lies (few rows: always)
+  bool v_in_place;  // likewise v, for few rows only
   bool
       cooked;  // softcap, bias or ALiBi: scores are brought to natural-log units before the softmax
   ForwardLayout layout;

@@ -159,7 +159,7 @@ std::string explain(const Plan& plan) {
       static_cast<long long>(problem.num_heads_q), static_cast<long long>(problem.num_heads_kv),
       static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v));
   line("products        %s", params.pairs ? "bf16 pairs (vdpbf16ps), fp32 sums" : "fp32");
-  line("k, v in place   %s, %s", on_off(params.k_in_place), on_off(params.v_in_place));
+  line("k in place      %s", on_off(params.k_in_place));
   line("packing         %lld query heads of a kv head share rows",
        static_cast<long long>(params.qheads_per_kvhead));
   line("tiles           tile_m %lld rows (panels of %lld), tile_n %lld keys",

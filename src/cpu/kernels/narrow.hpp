@@ -159,7 +159,7 @@ TEGULA_INLINE void attend_narrow(const Item& item) {
     if (item.task.bias != nullptr || end != first + params.tile_n)
       next_end = end;  // the last block; or the list is in use
     row_pointers(item.task.k, end, next_end, next_k);
-    load_v(params, block, item.scratch, [&](int64_t n) {
+    load_v(params, block, params.v_in_place, item.scratch, [&](int64_t n) {
       if (n < next_end - end) prefetch_row(next_k[n], k_bytes);
       if (kPairs && n + 1 < next_end - end) prefetch_row(next_k[n + 1], k_bytes);
     });
