@@ -2,22 +2,17 @@
 // What every command of the program shares: how it is registered, how it fails, how it reports.
 #pragma once
 
-#include <stdexcept>
 #include <string>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tools/tegula/failure.hpp"
+
 namespace tegula::program {
 
 // Fields come out in the order in which they were set.
 using Json = nlohmann::ordered_json;
-
-// One line for people; main() prints it after "tegula: " and exits with kFailed.
-class Failure : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 enum ExitStatus : int {
   kDone = 0,

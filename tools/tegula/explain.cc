@@ -148,7 +148,7 @@ void add_explain(CLI::App& program, Session& session) {
       ->type_name("NAME,...")
       ->group(group);
   o.attention.add_to(*command);
-  o.machine.add_to(*command);
+  add_machine(*command, o.machine);
   command->callback([options, &session] { explain(*options, session); });
 }
 

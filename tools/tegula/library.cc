@@ -36,15 +36,6 @@ constexpr std::array<FileDtype, 8> kFileDtypes = {{{io::Dtype::kF32, Dtype::kF32
                                                    {io::Dtype::kI32, Dtype::kI32},
                                                    {io::Dtype::kI64, Dtype::kI64}}};
 
-std::string known_dtypes() { return "fp32, fp16, bf16, e4m3, e5m2"; }
-
-Dtype find_dtype(const std::string& name) {
-  for (const DtypeName& known : kDtypes) {
-    if (name == known.text) return known.dtype;
-  }
-  return Dtype::kNone;
-}
-
 int threads_of(const MachineOptions& options, const Device& device) {
   return options.threads > 0 ? options.threads : device.num_workers();
 }
@@ -78,6 +69,15 @@ oracle::Format format_of(Dtype dtype) {
 
 bool is_8bit(Dtype dtype) { return dtype == Dtype::kE4m3 || dtype == Dtype::kE5m2; }
 
+std::string known_dtypes() { return "fp32, fp16, bf16, e4m3, e5m2"; }
+
+Dtype find_dtype(const std::string& name) {
+  for (const DtypeName& known : kDtypes) {
+    if (name == known.text) return known.dtype;
+  }
+  return Dtype::kNone;
+}
+
 Dtype parse_dtype(const std::string& option, const std::string& name) {
   const Dtype dtype = find_dtype(name);
   if (dtype == Dtype::kNone) {
@@ -95,37 +95,6 @@ tegula_isa parse_isa(const std::string& name) {
     known += fmt::format(", {}", candidate);
   }
   throw Failure(fmt::format("--isa: {} is none of {}", name, known));
-}
-
-CLI::Option* add_dtype(CLI::App& command, const std::string& option, std::string& value,
-                       const std::string& description) {
-  return command.add_option(option, value, description)
-      ->type_name("TYPE")
-      ->check(CLI::Validator(
-          [](std::string& name) {
-            return find_dtype(name) != Dtype::kNone
-                       ? std::string()
-                       : fmt::format("{} is none of {}", name, known_dtypes());
-          },
-          "", "dtype"));
-}
-
-void MachineOptions::add_to(CLI::App& command) {
-  command.add_option("--threads", threads, "Threads (default: all CPUs that this process may use)")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
-  command.add_option("--isa", isa, "Instruction set: auto, scalar, avx2, avx512, avx512bf16")
-      ->check(CLI::Validator(
-          [](std::string& name) {
-            try {
-              parse_isa(name);
-              return std::string();
-            } catch (const Failure& failure) {
-              return std::string(failure.what());
-            }
-          },
-          "", "isa"))
-      ->type_name("NAME");
 }
 
 Machine::Machine(const MachineOptions& options) : workers_(threads_of(options, device_)) {

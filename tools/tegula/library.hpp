@@ -5,12 +5,11 @@
 #include <cstdint>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <tegula/tegula.hpp>
 
 #include "src/io/array.hpp"
 #include "tests/oracle/formats.hpp"
-#include "tools/tegula/command.hpp"
+#include "tools/tegula/failure.hpp"
 #include "tools/tegula/workers.hpp"
 
 namespace tegula::program {
@@ -23,19 +22,16 @@ bool is_8bit(Dtype dtype);
 // As it stands in the C ABI's structures.
 inline std::int32_t code_of(Dtype dtype) { return static_cast<std::int32_t>(dtype); }
 
-// "fp32", "f32", "bf16", "e4m3" ...; Failure naming the option and what it takes otherwise.
+// "fp32", "f32", "bf16", "e4m3" ...; kNone if it is none of them.
+Dtype find_dtype(const std::string& name);
+std::string known_dtypes();  // for people
+// Failure naming the option and what it takes if the name is unknown.
 Dtype parse_dtype(const std::string& option, const std::string& name);
 tegula_isa parse_isa(const std::string& name);
-
-// Adds an option with a type check at parse time; `names` is shown in the help.
-CLI::Option* add_dtype(CLI::App& command, const std::string& option, std::string& value,
-                       const std::string& description);
 
 struct MachineOptions {
   int threads = 0;  // 0: as many as the library's pool has
   std::string isa = "auto";
-
-  void add_to(CLI::App& command);
 };
 
 // Device and executor of one run.

@@ -50,9 +50,11 @@ int run(int argc, char** argv) {
                            fmt::format("tegula {} (ABI {})", version_text(), tegula_abi_version()));
   program.footer("tegula COMMAND --help tells more about a command.");
   Session session;
+  add_run(program, session);
   add_replay(program, session);
   add_verify(program, session);
   add_explain(program, session);
+  add_bench(program, session);
   add_doctor(program, session);
   try {
     program.parse(argc, argv);
@@ -63,6 +65,9 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& wish) {  // --help, --version
     return program.exit(wish);
   } catch (const CLI::ParseError& error) {
+    if (program.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+      return fail(session, kUsage, fmt::format("{} is no command (see tegula --help)", argv[1]));
+    }
     std::string command;
     for (const CLI::App* sub : program.get_subcommands()) command = " " + sub->get_name();
     return fail(session, kUsage, fmt::format("{} (see tegula{} --help)", error.what(), command));

@@ -9,6 +9,7 @@
 
 #include "tools/tegula/command.hpp"
 #include "tools/tegula/library.hpp"
+#include "tools/tegula/options.hpp"
 #include "tools/tegula/progress.hpp"
 #include "tools/tegula/replay_check.hpp"
 #include "tools/tegula/replay_engine.hpp"
@@ -323,7 +324,7 @@ void add_replay(CLI::App& program, Session& session) {
   command->add_option("--repeat", options->repeat, "Timed rounds")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  options->machine.add_to(*command);
+  add_machine(*command, options->machine);
   command->callback([options, &session] { replay(*options, session); });
 }
 

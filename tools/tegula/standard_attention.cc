@@ -8,22 +8,16 @@
 #include <cstring>
 #include <limits>
 
+#include "tools/tegula/vector_type.hpp"
+
 namespace tegula::program {
 namespace {
-
-#define TEGULA_INLINE inline __attribute__((always_inline))
 
 constexpr std::int64_t kColumns = 32;    // columns are padded to it: two vectors of the widest kind
 constexpr std::int64_t kRowBlock = 48;   // query rows of a task
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::int64_t padded(std::int64_t n) { return (n + kColumns - 1) / kColumns * kColumns; }
-
-template <int kLanes>
-struct VectorType {
-  typedef float type __attribute__((vector_size(kLanes * sizeof(float))));
-  typedef std::int32_t integer __attribute__((vector_size(kLanes * sizeof(float))));
-};
 
 // C = factor * A B for `rows` rows and `columns` columns (B readable up to whole tiles of 2 * kLanes).
 struct Product {

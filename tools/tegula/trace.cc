@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "tools/tegula/command.hpp"
 #include "tools/tegula/library.hpp"
 
 namespace tegula::program {

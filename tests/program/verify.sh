@@ -1,0 +1,22 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# tegula verify: filters, totals, and that a wrong table or a failing case is told.
+. "$2/tests/program/common.sh"
+
+runs verify --list --json
+first=$(json '0;id')
+runs verify --id "$first" --json --repeats 2
+is "verify: one case ran" 1 $(($(json passed) + $(json refused)))
+is "verify: none failed" 0 "$(json failed)"
+prints "^[0-9]* passed, 0 failed, [0-9]* refused, [0-9]* skipped$" verify --op combine --repeats 2
+prints "^[0-9]* passed, 0 failed, [0-9]* refused, [0-9]* skipped$" verify --op append_kv --isa scalar --executor inline --repeats 2
+prints "^[0-9]* passed, 0 failed, [0-9]* refused, [0-9]* skipped$" verify --id 'fwd-size-3?x*' --id fwd-size-1x1 --tag fast --executor threads --threads 3 --repeats 2 --no-naive
+tail -1 "$work/out" | grep -q "passed, " || fail "verify: the totals are not the last line"
+refuses 1 "no case" verify --id 'no such case'
+refuses 1 "cuda" verify --device cuda
+refuses 2 "executor" verify --executor none
+refuses 1 "absent" verify --table "$work/absent"
+echo '{"id": "x", "op": "forward", "nonsense": 1}' >"$work/table.jsonl"
+refuses 1 "nonsense" verify --table "$work/table.jsonl"
+
+finish
