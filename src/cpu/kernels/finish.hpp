@@ -16,11 +16,12 @@ struct RowEnd {
 };
 
 // A row whose weights exp(s - max) sum to `sum`, max in natural-log units; a sink adds exp(sink -
-// max) to the sum. The row is empty if max is -inf. Double precision: one call a row, and lse must
+// max) to the sum. The row is empty if sum is 0: the largest weight is about 1, and a NaN counts as
+// a weight even where the maximum has passed over it. Double precision: one call a row, and lse must
 // be good to 2^-20.
 TEGULA_INLINE RowEnd end_row(double max, double sum, const float* sink) {
-  const bool empty = max == -__builtin_inf();
-  const double lse = empty ? max : max + __builtin_log(sum);
+  const bool empty = sum == 0.0;
+  const double lse = empty ? -__builtin_inf() : max + __builtin_log(sum);
   if (sink == nullptr || *sink == -__builtin_inff()) {
     return {empty ? 0.0f : static_cast<float>(1.0 / sum), static_cast<float>(lse)};
   }
@@ -48,7 +49,7 @@ TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::Forwa
       task.sink != nullptr && !split ? task.sink + head * task.sink_stride : nullptr;
   const double max =
       static_cast<double>(row_max) * (params.cooked ? 1.0 : static_cast<double>(task.scale));
-  const RowEnd end = end_row(row_max == -__builtin_inff() ? row_max : max, row_sum, sink);
+  const RowEnd end = end_row(max, row_sum, sink);
   scale_row(acc_o, end.factor * task.v_scale, params.head_dim_v);
   if (split) {
     __builtin_memcpy(task.o_partial + row * params.head_dim_v, acc_o,
@@ -72,7 +73,7 @@ inline void combine(const cpu::CombineRow& row) {
   double max = -__builtin_inf(), sum = 0.0;
   for (int64_t s = 0; s < row.num_splits; ++s) {
     const float lse = lse_of(s);
-    if (!is_empty(lse) && !(lse <= max)) max = lse;  // a NaN stays
+    if (!is_empty(lse) && lse > max) max = lse;  // a NaN comes in by the sum
   }
   for (int64_t s = 0; s < row.num_splits; ++s) {
     if (!is_empty(lse_of(s))) sum += __builtin_exp(static_cast<double>(lse_of(s)) - max);

@@ -28,7 +28,10 @@ __attribute__((noinline)) void softmax_block(float exponent_scale, int64_t strid
     // A row that has seen no key yet keeps -inf as its flag; subtracting 0 instead makes its P 0,
     // not NaN.
     shift[j] = vselect(vequal(new_max, vset(-__builtin_inff())), vzero(), new_max);
-    const vf factor = vexp2<5>(vmul(vsub(old_max, shift[j]), scale));
+    // Exactly 1 while the maximum stays: the polynomial's 1 - 2^-24 would be lost once a block (lse
+    // 4 times over its bound at 4 million keys).
+    const vf factor = vselect(vequal(old_max, new_max), vset(1.0f),
+                              vexp2<5>(vmul(vsub(old_max, shift[j]), scale)));
     vstore(row_max + lane, new_max);
     vstore(alpha + lane, factor);
     sum[j] = vmul(factor, vload(row_sum + lane));
