@@ -6,7 +6,7 @@
 PREFIX ?= /usr/local
 TRACE ?= data/smollm2-135m.safetensors
 # Folders that this file makes; other build-* folders are their owner's.
-BUILD_FOLDERS := build build-debug build-asan build-tsan build-fuzz build-bench build-aarch64
+BUILD_FOLDERS := build build-debug build-asan build-tsan build-fuzz build-bench build-aarch64 build-mutants
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -30,7 +30,7 @@ install: build ## installs into PREFIX (default /usr/local; DESTDIR is honoured)
 	cmake --install build --prefix $(PREFIX)
 
 bench: ## builds the benchmark programs, build-bench/bench/*
-	@scripts/bootstrap.sh all
+	@scripts/bootstrap.sh bench
 	@scripts/build.sh bench tegula_bench
 
 mutants: ## applies one-line mistakes, each of which verify must catch (<= 20 minutes)

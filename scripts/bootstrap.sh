@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing on Debian 12, Debian 13 and Ubuntu 24.04. Usage: bootstrap.sh [test|all]
+# Installs what is missing on Debian 12, Debian 13 and Ubuntu 24.04. Usage: bootstrap.sh [test|bench|all]
 #   test (default): what `make build`, `make demo` and `make test` need
+#   bench:          and what `make bench` needs
 #   all:            and what `make test-all` needs
 # Asks apt only when something is missing. Without root or sudo it names the packages and fails.
 # TEGULA_BOOTSTRAP=0 turns it off, for machines whose tools come from elsewhere.
@@ -49,8 +50,8 @@ collect() {
   need_file include/fmt/core.h libfmt-dev
   need_file include/nlohmann/json.hpp nlohmann-json3-dev
   need_file include/gtest/gtest.h libgtest-dev
+  [ "$level" = test ] || need_file include/benchmark/benchmark.h libbenchmark-dev
   if [ "$level" = all ]; then
-    need_file include/benchmark/benchmark.h libbenchmark-dev
     need_command aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
     need_command qemu-aarch64 qemu-user
     need_command python3 python3
