@@ -7,12 +7,14 @@ quick="--prompts 1 --layers 1 --repeat 1"
 # shellcheck disable=SC2086  # options are words
 {
   prints "^passed: " replay "$trace" --layers 1 --steps 20 --repeat 2
-  grep -q "2 and\|891 + 20 and 283 + 20" "$work/out" || fail "replay: not both prompts in one batch"
+  grep -q "4, 2 at a time: prompts of 891 and 283 tokens, up to 20 decode steps" "$work/out" || fail "replay: not both prompts in one batch"
   runs replay "$trace" $quick --steps 4 --json
   is "replay: passed" ON "$(json passed)"
   is "replay: same bits" ON "$(json same_bits)"
   is "replay: wrong cache rows" 0 "$(json wrong_cache_rows)"
-  is "replay: decode tokens of both waves" 8 "$(json 'decode;tokens')"
+  # One prompt alone: four requests of 2, 4, 2, 4 steps, two at once.
+  is "replay: decode tokens" 12 "$(json 'decode;tokens')"
+  is "replay: requests at once" 2 "$(json slots)"
   [ "$(json 'pages;reused')" -gt 0 ] || fail "replay: no page was used again"
   is "replay: no page was idle" "$(json 'pages;pool')" "$(json 'pages;peak')"
   for options in "--page-size 1" "--page-size 7 --seed 9" "--page-size 512" "--dtype fp16" "--dtype fp32" "--isa scalar" \

@@ -16,6 +16,14 @@ refuses 1 "no case" verify --id 'no such case'
 refuses 1 "cuda" verify --device cuda
 refuses 2 "executor" verify --executor none
 refuses 1 "absent" verify --table "$work/absent"
+grep '"fwd-size-1x2"' "$source_tree/tests/cases/table/forward_named.jsonl" >"$work/own.jsonl"
+prints "^1 passed, 0 failed, 0 refused, 0 skipped$" verify --table "$work/own.jsonl" --repeats 2
+# What an installation has beside the program comes before the source tree.
+mkdir -p "$work/bin" "$work/share/tegula/cases/table" "$work/share/tegula/cases/refusals"
+cp "$program" "$work/bin/tegula"
+cp "$work/own.jsonl" "$work/share/tegula/cases/table/"
+: >"$work/share/tegula/cases/refusals/cpu.txt"
+is "verify of an installation" "1 passed, 0 failed, 0 refused, 0 skipped" "$("$work/bin/tegula" verify --repeats 2 | tail -1)"
 echo '{"id": "x", "op": "forward", "nonsense": 1}' >"$work/table.jsonl"
 refuses 1 "nonsense" verify --table "$work/table.jsonl"
 

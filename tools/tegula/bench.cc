@@ -72,30 +72,28 @@ std::int64_t copies_of(const Cell& cell, Dtype dtype) {
   return std::max<std::int64_t>(2, static_cast<std::int64_t>(std::ceil(kFarMoreThanCaches / cell.kv_bytes(dtype))));
 }
 
-// Roughly normal, quick, and the same on every machine.
-void fill_normal(Buffer& buffer, Dtype dtype, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
+// Roughly normal, the same on every machine. Numbers repeat after some 10^6: an odd number of them, so that no head
+// equals another.
+Buffer normal(std::int64_t elements, Dtype dtype, std::uint64_t seed, std::int64_t copies = 1) {
+  constexpr std::size_t kPeriod = 1000003;
   const std::size_t size = size_of(dtype);
-  const oracle::Format format = format_of(dtype);
-  for (std::size_t i = 0; i * size < buffer.size(); ++i) {
+  const std::size_t bytes = static_cast<std::size_t>(elements) * size;
+  Buffer buffer(bytes * static_cast<std::size_t>(copies));
+  std::mt19937_64 random(seed);
+  const std::size_t period = std::min(bytes, kPeriod * size);
+  for (std::size_t at = 0; at < period; at += size) {
     const std::uint64_t bits = random();
     double sum = 0.0;
     for (int part = 0; part < 4; ++part) sum += static_cast<double>(bits >> (16 * part) & 0xffff);
-    oracle::store(format, buffer.data() + i * size, (sum / 65536 - 2.0) * std::sqrt(3.0));
+    oracle::store(format_of(dtype), buffer.data() + at, (sum / 65536 - 2.0) * std::sqrt(3.0));
   }
-}
-
-Buffer repeated(const Buffer& once, std::int64_t copies) {
-  Buffer all(once.size() * static_cast<std::size_t>(copies));
-  for (std::int64_t c = 0; c < copies; ++c) {
-    std::copy_n(once.data(), once.size(), all.data() + static_cast<std::size_t>(c) * once.size());
-  }
-  return all;
-}
-
-Buffer normal(std::int64_t elements, Dtype dtype, std::uint64_t seed) {
-  Buffer buffer(static_cast<std::size_t>(elements) * size_of(dtype));
-  fill_normal(buffer, dtype, seed);
+  const auto repeat = [&](std::size_t step, std::size_t end) {
+    for (std::size_t at = step; at < end; at += step) {
+      std::copy_n(buffer.data() + at - step, std::min(step, end - at), buffer.data() + at);
+    }
+  };
+  if (period > 0) repeat(period, bytes);
+  if (bytes > 0) repeat(bytes, buffer.size());
   return buffer;
 }
 
@@ -105,8 +103,8 @@ class Ours {
   Ours(const Cell& cell, Machine& machine)
       : cell_(cell), machine_(machine), copies_(copies_of(cell, cell.dtype)),
         q_(normal(cell.batch * cell.seqlen_q * cell.heads_q * cell.head_dim, cell.dtype, 1)),
-        k_(repeated(normal(kv_elements(), cell.dtype, 2), copies_)),
-        v_(repeated(normal(kv_elements(), cell.dtype, 3), copies_)), o_(q_.size()),
+        k_(normal(kv_elements(), cell.dtype, 2, copies_)),
+        v_(normal(kv_elements(), cell.dtype, 3, copies_)), o_(q_.size()),
         lengths_(static_cast<std::size_t>(cell.batch), static_cast<std::int32_t>(cell.seqlen_k)) {
     std::fill_n(o_.data(), o_.size(), std::byte{0});
     if (cell.page_size > 0) {
@@ -165,8 +163,8 @@ class Theirs {
   Theirs(const Cell& cell, Workers& workers)
       : cell_(cell), copies_(copies_of(cell, Dtype::kF32)),
         q_(normal(cell.batch * cell.seqlen_q * cell.heads_q * cell.head_dim, Dtype::kF32, 1)),
-        k_(repeated(normal(kv_elements(), Dtype::kF32, 2), copies_)),
-        v_(repeated(normal(kv_elements(), Dtype::kF32, 3), copies_)), o_(q_.size()), attention_(workers) {}
+        k_(normal(kv_elements(), Dtype::kF32, 2, copies_)),
+        v_(normal(kv_elements(), Dtype::kF32, 3, copies_)), o_(q_.size()), attention_(workers) {}
 
   void call() {
     StandardShape shape;

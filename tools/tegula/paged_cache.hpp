@@ -39,6 +39,7 @@ class PageAllocator {
   void give_back(const std::vector<std::int32_t>& pages);
 
   std::int64_t num_pages() const { return static_cast<std::int64_t>(taken_before_.size()); }
+  std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t peak() const { return peak_; }      // most pages in use at once
   std::int64_t reused() const { return reused_; }  // takes of a page that had an owner before
 

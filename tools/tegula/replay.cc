@@ -31,7 +31,7 @@ struct Options {
   MachineOptions machine;
 };
 
-// Medians over the timed rounds, in seconds for all waves.
+// Medians over the timed rounds, in seconds for all requests.
 struct PhaseTimes {
   std::int64_t tokens = 0, calls = 0;
   double append = 0.0, attention = 0.0, standard = 0.0;
@@ -106,7 +106,7 @@ Report measure(const Options& options, const Trace& trace, ReplayEngine& engine,
       }
       report.same_bits = report.same_bits && round.results == first.results;
     }
-    const StandardReplay::Times times = standard->play();
+    const StandardReplay::Times times = standard->play(first.schedule);
     if (r > 0) {
       standard_times[kPrefill].push_back(times.prefill);
       standard_times[kDecode].push_back(times.decode);
@@ -114,13 +114,12 @@ Report measure(const Options& options, const Trace& trace, ReplayEngine& engine,
     progress.advance();
   }
   std::int64_t longest = 0;
-  for (std::size_t p = 0; p < engine.setup().prompts.size(); ++p) {
-    longest = std::max(longest, engine.tokens(p));
-    report.phases[kPrefill].tokens += engine.prompt_tokens(p) * engine.setup().waves;
-    report.phases[kDecode].tokens += engine.steps(p) * engine.setup().waves;
+  for (std::size_t p = 0; p < engine.setup().prompts.size(); ++p) longest = std::max(longest, engine.tokens(p));
+  for (const ScheduledStep& step : first.schedule) {
+    PhaseTimes& phase = report.phases[step.prefill ? kPrefill : kDecode];
+    phase.calls += static_cast<std::int64_t>(engine.setup().layers.size());
+    for (const ScheduledRows& rows : step.sequences) phase.tokens += rows.rows;
   }
-  report.phases[kPrefill].calls = first.prefill_calls;
-  report.phases[kDecode].calls = first.decode_calls;
   for (int phase = 0; phase < 2; ++phase) {
     report.phases[phase].append = median(append[phase]);
     report.phases[phase].attention = median(attention[phase]);
@@ -134,7 +133,7 @@ Report measure(const Options& options, const Trace& trace, ReplayEngine& engine,
       static_cast<double>(first.pages_peak * engine.setup().page_size) * token_bytes +
       static_cast<double>(first.pages_peak) * sizeof(std::int32_t);
   report.contiguous_bytes =
-      static_cast<double>(longest) * static_cast<double>(engine.setup().prompts.size()) * token_bytes;
+      static_cast<double>(longest * engine.setup().slots()) * token_bytes;
   report.scratch_bytes = static_cast<double>(engine.scratch_bytes());
   report.scores_bytes = static_cast<double>(standard->scores_bytes());
   return report;
@@ -150,8 +149,10 @@ void print_heading(const Trace& trace, const ReplayEngine& engine, const Machine
   const ReplaySetup& setup = engine.setup();
   std::vector<std::string> layers, prompts;
   for (std::size_t l = 0; l < setup.layers.size(); ++l) layers.push_back(std::to_string(engine.layer(l).number));
+  std::int64_t steps = 0;
   for (std::size_t p = 0; p < setup.prompts.size(); ++p) {
-    prompts.push_back(fmt::format("{} + {}", engine.prompt_tokens(p), engine.steps(p)));
+    prompts.push_back(std::to_string(engine.prompt_tokens(p)));
+    steps = std::max(steps, engine.steps(p));
   }
   const TraceLayer& layer = engine.layer(0);
   Table table({{"", Table::Align::kLeft}, {"", Table::Align::kLeft}});
@@ -160,10 +161,12 @@ void print_heading(const Trace& trace, const ReplayEngine& engine, const Machine
   table.add({"attention", fmt::format("{} query heads on {} kv heads, head_dim {}, {} on a {} cache",
                                       layer.num_heads_q, layer.num_heads_kv, layer.head_dim,
                                       tegula::name(setup.dtype), tegula::name(setup.cache_dtype))});
-  table.add({"sequences", fmt::format("{} prompt + decode tokens, in one batch; all played {} times on one pool",
-                                      list_of(prompts), setup.waves)});
-  table.add({"page pool", fmt::format("{} pages of {} tokens in shuffled order; {} in use at most, {} taken again "
-                                      "after their return",
+  table.add({"requests", fmt::format("{}, {} at a time: prompt{} of {} tokens, up to {} decode steps; the first ones "
+                                     "stop early",
+                                     setup.waves() * static_cast<int>(prompts.size()), setup.slots(),
+                                     prompts.size() > 1 ? "s" : "", list_of(prompts), steps)});
+  table.add({"page pool", fmt::format("{} pages of {} tokens in shuffled order, {} in use at most; {} times a page "
+                                      "went to another request",
                                       engine.num_pages(), setup.page_size, report.pages_peak,
                                       report.pages_reused)});
   table.add({"runs on", fmt::format("{}, {} thread{}", engine.implementation(), machine.threads(),
@@ -241,10 +244,11 @@ Json json_of(const Trace& trace, const ReplayEngine& engine, const Machine& mach
   json["dtype"] = tegula::name(setup.dtype);
   json["cache_dtype"] = tegula::name(setup.cache_dtype);
   json["page_size"] = setup.page_size;
-  json["waves"] = setup.waves;
+  json["slots"] = setup.slots();
+  json["waves"] = setup.waves();
   for (std::size_t l = 0; l < setup.layers.size(); ++l) json["layers"].push_back(engine.layer(l).number);
   for (std::size_t p = 0; p < setup.prompts.size(); ++p) {
-    json["sequences"].push_back({{"prompt_tokens", engine.prompt_tokens(p)}, {"steps", engine.steps(p)}});
+    json["prompts"].push_back({{"prompt_tokens", engine.prompt_tokens(p)}, {"steps", engine.steps(p)}});
   }
   for (std::size_t phase = 0; phase < 2; ++phase) {
     const PhaseTimes& t = report.phases[phase];

@@ -54,8 +54,9 @@ double largest_finite(Dtype dtype) { return dtype == Dtype::kE4m3 ? 448.0 : 5734
 }  // namespace
 
 struct ReplayEngine::Sequence {
-  std::size_t prompt = 0;                   // as counted in the setup
-  std::int64_t length = 0;                  // rows in the cache
+  std::size_t prompt = 0;     // as counted in the setup
+  std::int64_t end = 0;       // tokens at which it is done
+  std::int64_t length = 0;    // rows in the cache
   std::vector<std::int32_t> pages;
   std::vector<LayerResult>* results = nullptr;  // [layer]
 };
@@ -74,9 +75,8 @@ ReplayEngine::ReplayEngine(const Trace& trace, const ReplaySetup& setup, Machine
     : trace_(trace), setup_(setup), machine_(machine), prefill_plans_(setup.layers.size()),
       decode_plans_(setup.layers.size()) {
   for (std::size_t p = 0; p < setup_.prompts.size(); ++p) {
-    const std::int64_t pages = (tokens(p) + setup_.page_size - 1) / setup_.page_size;
-    num_pages_ += pages;
-    pages_per_row_ = std::max(pages_per_row_, pages);
+    pages_per_row_ = std::max(pages_per_row_, pages_for(tokens(p)));
+    num_pages_ += pages_for(tokens(p));
     inputs_.emplace_back();
     for (const std::size_t l : setup_.layers) {
       const auto read = [&](char operand) {
@@ -85,7 +85,12 @@ ReplayEngine::ReplayEngine(const Trace& trace, const ReplaySetup& setup, Machine
       inputs_.back().push_back({read('q'), read('k'), read('v')});
     }
   }
+  if (setup_.prompts.size() == 1) num_pages_ *= setup_.slots();
   set_descales();
+}
+
+std::int64_t ReplayEngine::pages_for(std::int64_t tokens) const {
+  return (tokens + setup_.page_size - 1) / setup_.page_size;
 }
 
 std::int64_t ReplayEngine::steps(std::size_t p) const {
@@ -119,52 +124,72 @@ void ReplayEngine::set_descales() {
   }
 }
 
-Round ReplayEngine::play(int round) {
-  Round played;
-  PageAllocator pages(num_pages_, setup_.seed + static_cast<std::uint64_t>(round));
+// In the order in which they are admitted; each wave begins with another prompt.
+std::vector<ReplayEngine::Sequence> ReplayEngine::requests(Round& round) const {
+  const std::size_t prompts = setup_.prompts.size();
+  const auto waves = static_cast<std::size_t>(setup_.waves());
+  round.results.resize(waves);
+  std::vector<Sequence> requests;
+  for (std::size_t wave = 0; wave < waves; ++wave) {
+    round.results[wave].resize(prompts);
+    for (std::size_t i = 0; i < prompts; ++i) {
+      const std::size_t p = (i + wave) % prompts;
+      auto& results = round.results[wave][p];
+      results.resize(setup_.layers.size());
+      // 1 / slots of the steps, 2 / slots, ... and all of them.
+      const std::int64_t share = static_cast<std::int64_t>(requests.size()) % setup_.slots() + 1;
+      const std::int64_t cut = (steps(p) * share + setup_.slots() - 1) / setup_.slots();
+      requests.push_back({p, prompt_tokens(p) + (wave + 1 == waves ? steps(p) : cut), 0, {}, &results});
+    }
+  }
+  return requests;
+}
+
+Round ReplayEngine::play(int number) {
+  Round round;
+  PageAllocator pages(num_pages_, setup_.seed + static_cast<std::uint64_t>(number));
   std::vector<LayerCache> caches;
   for (std::size_t l = 0; l < setup_.layers.size(); ++l) {
     caches.emplace_back(num_pages_, setup_.page_size, layer(l).num_heads_kv, layer(l).head_dim,
                         layer(l).head_dim_v, setup_.cache_dtype);
   }
-  const std::size_t prompts = setup_.prompts.size();
-  played.results.resize(static_cast<std::size_t>(setup_.waves));
-  for (std::size_t wave = 0; wave < played.results.size(); ++wave) {
-    auto& results = played.results[wave];
-    results.resize(prompts);
-    std::vector<Sequence> batch;
-    for (std::size_t i = 0; i < prompts; ++i) {
-      const std::size_t p = (i + wave) % prompts;  // another place in the batch each time
-      results[p].resize(setup_.layers.size());
-      batch.push_back({p, 0, {}, &results[p]});
+  const std::vector<Sequence> waiting = requests(round);
+  std::vector<Sequence> running;
+  for (std::size_t next = 0; next < waiting.size() || !running.empty();) {
+    // Pages are taken as a sequence grows, but promised when it is admitted: nobody has to be thrown out.
+    std::int64_t free = pages.num_free();
+    for (const Sequence& sequence : running) {
+      free -= pages_for(sequence.end) - static_cast<std::int64_t>(sequence.pages.size());
     }
-    step(batch, pages, caches, prefill_plans_, played.prefill);
-    played.prefill_calls += static_cast<std::int64_t>(setup_.layers.size());
-    for (;;) {
-      std::erase_if(batch, [&](const Sequence& sequence) {
-        if (sequence.length < tokens(sequence.prompt)) return false;
-        finish(sequence, caches);
-        pages.give_back(sequence.pages);
-        return true;
-      });
-      if (batch.empty()) break;
-      step(batch, pages, caches, decode_plans_, played.decode);
-      played.decode_calls += static_cast<std::int64_t>(setup_.layers.size());
+    std::vector<Sequence> admitted;
+    while (next < waiting.size() && pages_for(waiting[next].end) <= free &&
+           static_cast<std::int64_t>(running.size() + admitted.size()) < setup_.slots()) {
+      free -= pages_for(waiting[next].end);
+      admitted.push_back(waiting[next++]);
     }
+    if (!admitted.empty()) {
+      step(admitted, pages, caches, round);
+      running.insert(running.end(), admitted.begin(), admitted.end());
+      retire(running, pages, caches);
+    }
+    if (running.empty()) continue;
+    step(running, pages, caches, round);
+    retire(running, pages, caches);
   }
-  played.pages_peak = pages.peak();
-  played.pages_reused = pages.reused();
-  return played;
+  round.pages_peak = pages.peak();
+  round.pages_reused = pages.reused();
+  return round;
 }
 
 void ReplayEngine::step(std::vector<Sequence>& batch, PageAllocator& pages, std::vector<LayerCache>& caches,
-                        std::vector<std::optional<Plan>>& plans, Seconds& seconds) {
+                        Round& round) {
   Call call{batch, batch.front().length == 0, 0, {}, {0}, {}};
   call.table.assign(batch.size() * static_cast<std::size_t>(pages_per_row_), -1);
+  ScheduledStep scheduled{call.prefill, {}};
   for (std::size_t b = 0; b < batch.size(); ++b) {
     Sequence& sequence = batch[b];
     const std::int64_t rows = call.prefill ? prompt_tokens(sequence.prompt) : 1;
-    while (static_cast<std::int64_t>(sequence.pages.size()) * setup_.page_size < sequence.length + rows) {
+    while (static_cast<std::int64_t>(sequence.pages.size()) < pages_for(sequence.length + rows)) {
       sequence.pages.push_back(pages.take());
     }
     std::copy(sequence.pages.begin(), sequence.pages.end(),
@@ -172,9 +197,29 @@ void ReplayEngine::step(std::vector<Sequence>& batch, PageAllocator& pages, std:
     call.before.push_back(static_cast<std::int32_t>(sequence.length));
     call.total += rows;
     call.begin.push_back(static_cast<std::int32_t>(call.total));
+    scheduled.sequences.push_back({sequence.prompt, sequence.length, rows});
   }
+  round.schedule.push_back(std::move(scheduled));
+  auto& plans = call.prefill ? prefill_plans_ : decode_plans_;
+  Seconds& seconds = call.prefill ? round.prefill : round.decode;
   for (std::size_t l = 0; l < caches.size(); ++l) run_layer(call, l, caches[l], plans[l], seconds);
   for (std::size_t b = 0; b < batch.size(); ++b) batch[b].length += call.begin[b + 1] - call.begin[b];
+}
+
+// Of the largest call there can be: its plan serves all of them.
+Problem ReplayEngine::problem_of(const Call& call, std::size_t l, const ForwardArgs& args) const {
+  const TraceLayer& shape = layer(l);
+  Problem problem(args, {.causal = true,
+                         .window_left = shape.window_left,
+                         .softmax_scale = shape.softmax_scale,
+                         .softcap = shape.softcap});
+  problem.c().batch = setup_.slots();
+  if (call.prefill) {
+    problem.c().total_q = 0;
+    for (std::size_t p = 0; p < setup_.prompts.size(); ++p) problem.c().total_q += prompt_tokens(p);
+    if (setup_.prompts.size() == 1) problem.c().total_q *= setup_.slots();
+  }
+  return problem;
 }
 
 void ReplayEngine::run_layer(const Call& call, std::size_t l, LayerCache& cache, std::optional<Plan>& plan,
@@ -243,13 +288,7 @@ void ReplayEngine::run_layer(const Call& call, std::size_t l, LayerCache& cache,
   args.descale_k = append.descale_k;
   args.descale_v = append.descale_v;
 
-  if (!plan) {  // the first call of each kind is the largest: its plan serves all that follow
-    const Options meaning = {.causal = true,
-                             .window_left = shape.window_left,
-                             .softmax_scale = shape.softmax_scale,
-                             .softcap = shape.softcap};
-    plan.emplace(Problem(args, meaning), machine_.device());
-  }
+  if (!plan) plan.emplace(problem_of(call, l, args), machine_.device());
   const Clock::time_point first = Clock::now();
   append_kv(append, machine_.execution());
   seconds.append += seconds_since(first);
@@ -270,17 +309,23 @@ void ReplayEngine::run_layer(const Call& call, std::size_t l, LayerCache& cache,
   }
 }
 
-void ReplayEngine::finish(const Sequence& sequence, const std::vector<LayerCache>& caches) const {
-  for (std::size_t l = 0; l < caches.size(); ++l) {
-    const LayerCache& cache = caches[l];
-    LayerResult& result = (*sequence.results)[l];
-    for (std::int64_t i = 0; i < sequence.length; ++i) {
-      const std::byte* k = cache.k_row(sequence.pages, i);
-      const std::byte* v = cache.v_row(sequence.pages, i);
-      result.k_rows.insert(result.k_rows.end(), k, k + cache.k_row_bytes);
-      result.v_rows.insert(result.v_rows.end(), v, v + cache.v_row_bytes);
+void ReplayEngine::retire(std::vector<Sequence>& batch, PageAllocator& pages,
+                          const std::vector<LayerCache>& caches) const {
+  std::erase_if(batch, [&](const Sequence& sequence) {
+    if (sequence.length < sequence.end) return false;
+    for (std::size_t l = 0; l < caches.size(); ++l) {
+      const LayerCache& cache = caches[l];
+      LayerResult& result = (*sequence.results)[l];
+      for (std::int64_t i = 0; i < sequence.length; ++i) {
+        const std::byte* k = cache.k_row(sequence.pages, i);
+        const std::byte* v = cache.v_row(sequence.pages, i);
+        result.k_rows.insert(result.k_rows.end(), k, k + cache.k_row_bytes);
+        result.v_rows.insert(result.v_rows.end(), v, v + cache.v_row_bytes);
+      }
     }
-  }
+    pages.give_back(sequence.pages);
+    return true;
+  });
 }
 
 std::size_t ReplayEngine::cache_bytes_per_token() const {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plays a trace as a serving engine would: sequences of different lengths in one batch, their K and V in a
-// paged cache; first the prompts (append, then forward), then token after token.
+// Plays a trace as a serving engine would: requests wait for a place in the batch and for pages; those admitted
+// together are prefilled in one call (append, then forward), then every running one gets a token a step. Each prompt
+// is asked more than once, and all but the last time it is cut short, by another number of steps for each: so pages
+// come back while their neighbours go on, and the next request takes them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,12 +26,15 @@ struct ReplaySetup {
   std::int64_t page_size = 16;
   std::int64_t steps = 0;                  // decode steps of each prompt at most
   std::uint64_t seed = 1;
-  int waves = 2;                           // how often all prompts are played, on one pool of pages
   std::vector<std::size_t> layers;         // indices into the trace's layers
   std::vector<std::size_t> prompts;        // and into its prompts
+
+  // Requests at once, and how often each prompt is asked: with a single prompt, it keeps itself company.
+  std::int64_t slots() const { return std::max<std::int64_t>(2, static_cast<std::int64_t>(prompts.size())); }
+  int waves() const { return prompts.size() > 1 ? 2 : 4; }
 };
 
-// What one layer of one sequence computed: rows of the prompt, then of the decode steps.
+// What one layer of one request computed: rows of the prompt, then of the decode steps.
 struct LayerResult {
   std::vector<std::byte> o;        // [tokens, num_heads_q, head_dim_v] of the setup's dtype
   std::vector<float> lse;          // [tokens, num_heads_q]
@@ -38,6 +44,17 @@ struct LayerResult {
   bool operator==(const LayerResult&) const = default;
 };
 
+// Rows [first, first + rows) of a prompt's tokens, in one call of each layer.
+struct ScheduledRows {
+  std::size_t prompt;
+  std::int64_t first, rows;
+};
+
+struct ScheduledStep {
+  bool prefill;
+  std::vector<ScheduledRows> sequences;
+};
+
 struct Seconds {
   double append = 0.0;
   double attention = 0.0;
@@ -45,9 +62,9 @@ struct Seconds {
 
 struct Round {
   Seconds prefill, decode;
-  std::int64_t prefill_calls = 0, decode_calls = 0;  // of the forward
+  std::vector<ScheduledStep> schedule;
   std::int64_t pages_peak = 0, pages_reused = 0;
-  // [wave][prompt][layer], both counted as in the setup.
+  // [wave][prompt][layer], counted as in the setup. The last wave is whole, earlier ones may be cut short.
   std::vector<std::vector<std::vector<LayerResult>>> results;
 };
 
@@ -84,12 +101,16 @@ class ReplayEngine {
   struct Sequence;
   struct Call;
 
+  std::int64_t pages_for(std::int64_t tokens) const;
+  std::vector<Sequence> requests(Round& round) const;
   void set_descales();
   // Appends the next rows of every sequence and attends to them, layer by layer.
-  void step(std::vector<Sequence>& batch, PageAllocator& pages, std::vector<LayerCache>& caches,
-            std::vector<std::optional<Plan>>& plans, Seconds& seconds);
-  void run_layer(const Call& call, std::size_t layer, LayerCache& cache, std::optional<Plan>& plan, Seconds& seconds);
-  void finish(const Sequence& sequence, const std::vector<LayerCache>& caches) const;
+  void step(std::vector<Sequence>& batch, PageAllocator& pages, std::vector<LayerCache>& caches, Round& round);
+  void run_layer(const Call& call, std::size_t layer, LayerCache& cache, std::optional<Plan>& plan,
+                 Seconds& seconds);
+  Problem problem_of(const Call& call, std::size_t layer, const ForwardArgs& args) const;
+  // Keeps the cached rows of those that are done, takes their pages back, and removes them from the batch.
+  void retire(std::vector<Sequence>& batch, PageAllocator& pages, const std::vector<LayerCache>& caches) const;
 
   const Trace& trace_;
   ReplaySetup setup_;

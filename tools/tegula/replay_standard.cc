@@ -43,7 +43,7 @@ StandardReplay::StandardReplay(const ReplayEngine& engine, const Round& round, W
     inputs_.emplace_back();
     for (std::size_t l = 0; l < setup.layers.size(); ++l) {
       const TraceLayer& layer = engine.layer(l);
-      const LayerResult& result = round.results[0][p][l];
+      const LayerResult& result = round.results.back()[p][l];
       Input input;
       input.q = widen(engine.input(p, l).q, setup.dtype);
       input.k = by_head(widen(result.k_rows, setup.cache_dtype), layer.num_heads_kv, layer.head_dim,
@@ -56,45 +56,33 @@ StandardReplay::StandardReplay(const ReplayEngine& engine, const Round& round, W
   }
 }
 
-StandardReplay::Times StandardReplay::play() {
-  const ReplaySetup& setup = engine_.setup();
+StandardReplay::Times StandardReplay::play(const std::vector<ScheduledStep>& schedule) {
   Times times;
-  const auto run = [&](std::size_t l, bool prefill, std::int64_t step) {
-    const TraceLayer& layer = engine_.layer(l);
-    StandardShape shape;
-    shape.num_heads_q = layer.num_heads_q;
-    shape.num_heads_kv = layer.num_heads_kv;
-    shape.head_dim = layer.head_dim;
-    shape.head_dim_v = layer.head_dim_v;
-    shape.softmax_scale = static_cast<float>(layer.softmax_scale);
-    shape.softcap = static_cast<float>(layer.softcap);
-    shape.causal = true;
-    shape.window_left = layer.window_left;
-    shape.sink = layer.sink.empty() ? nullptr : layer.sink.data();
-    std::vector<StandardSequence> batch;
-    for (std::size_t p = 0; p < setup.prompts.size(); ++p) {
-      if (!prefill && step >= engine_.steps(p)) continue;
-      Input& input = inputs_[p][l];
-      const std::int64_t first = prefill ? 0 : engine_.prompt_tokens(p) + step;
-      const std::int64_t rows = prefill ? engine_.prompt_tokens(p) : 1;
-      batch.push_back({input.q.data() + first * layer.num_heads_q * layer.head_dim, input.k.data(),
-                       input.v.data(), input.o.data() + first * layer.num_heads_q * layer.head_dim_v, rows,
-                       first + rows, engine_.tokens(p)});
+  for (const ScheduledStep& step : schedule) {
+    for (std::size_t l = 0; l < engine_.setup().layers.size(); ++l) {
+      const TraceLayer& layer = engine_.layer(l);
+      StandardShape shape;
+      shape.num_heads_q = layer.num_heads_q;
+      shape.num_heads_kv = layer.num_heads_kv;
+      shape.head_dim = layer.head_dim;
+      shape.head_dim_v = layer.head_dim_v;
+      shape.softmax_scale = static_cast<float>(layer.softmax_scale);
+      shape.softcap = static_cast<float>(layer.softcap);
+      shape.causal = true;
+      shape.window_left = layer.window_left;
+      shape.sink = layer.sink.empty() ? nullptr : layer.sink.data();
+      std::vector<StandardSequence> batch;
+      for (const ScheduledRows& rows : step.sequences) {
+        Input& input = inputs_[rows.prompt][l];
+        batch.push_back({input.q.data() + rows.first * layer.num_heads_q * layer.head_dim, input.k.data(),
+                         input.v.data(), input.o.data() + rows.first * layer.num_heads_q * layer.head_dim_v,
+                         rows.rows, rows.first + rows.rows, engine_.tokens(rows.prompt)});
+      }
+      const Clock::time_point begin = Clock::now();
+      attention_.forward(shape, batch);
+      (step.prefill ? times.prefill : times.decode) +=
+          std::chrono::duration<double>(Clock::now() - begin).count();
     }
-    if (batch.empty()) return false;
-    const Clock::time_point begin = Clock::now();
-    attention_.forward(shape, batch);
-    (prefill ? times.prefill : times.decode) += std::chrono::duration<double>(Clock::now() - begin).count();
-    return true;
-  };
-  const auto run_layers = [&](bool prefill, std::int64_t step) {
-    bool any = false;
-    for (std::size_t l = 0; l < setup.layers.size(); ++l) any = run(l, prefill, step) || any;
-    return any;
-  };
-  for (int wave = 0; wave < setup.waves; ++wave) {
-    run_layers(true, 0);
-    for (std::int64_t step = 0; run_layers(false, step);) ++step;
   }
   return times;
 }

@@ -15,11 +15,11 @@ class StandardReplay {
   // Takes the values that lay in the caches of `round`.
   StandardReplay(const ReplayEngine& engine, const Round& round, Workers& workers);
 
-  // All waves, as the engine plays them; attention alone is timed.
+  // The calls of `schedule`, one for one; attention alone is timed.
   struct Times {
     double prefill = 0.0, decode = 0.0;
   };
-  Times play();
+  Times play(const std::vector<ScheduledStep>& schedule);
 
   // [tokens, num_heads_q, head_dim_v] of prompt p, layer l.
   const std::vector<float>& o(std::size_t p, std::size_t l) const { return inputs_[p][l].o; }

@@ -60,16 +60,17 @@ bool selected(const Options& options, const cases::Case& item) {
          any(options.ids, [&](const std::string& glob) { return fnmatch(glob.c_str(), item.id.c_str(), 0) == 0; });
 }
 
-// The source tree that the program was built from, or what was installed beside the program.
+// What was installed with the program, or the source tree that it was built from.
 fs::path cases_folder() {
   std::error_code ignored;
-  const fs::path source = cases::default_folder();
-  if (fs::exists(source / "table", ignored)) return source;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   const fs::path installed = program.parent_path().parent_path() / "share" / "tegula" / "cases";
-  if (fs::exists(installed / "table", ignored)) return installed;
-  throw Failure(fmt::format("no case table at {} nor at {}; name one with --table", source.string(),
-                            installed.string()));
+  const fs::path source = cases::default_folder();
+  for (const fs::path& folder : {installed, source}) {
+    if (fs::exists(folder / "table", ignored)) return folder;
+  }
+  throw Failure(fmt::format("no case table at {} nor at {}; name one with --table", installed.string(),
+                            source.string()));
 }
 
 std::vector<std::string> isas_of(const Options& options) {
@@ -90,7 +91,7 @@ cases::VerifyOptions options_of(const Options& options) {
     verify.refusals = (folder / "refusals" / "cpu.txt").string();
   } else {
     verify.table = options.table;
-    verify.refusals = (cases_folder() / "refusals" / "cpu.txt").string();
+    verify.refusals = "/dev/null";  // a table of the user's own: nothing is expected to be refused
   }
   verify.repeats = options.repeats;
   verify.jobs = options.jobs;
