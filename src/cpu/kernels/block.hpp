@@ -143,8 +143,9 @@ TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params,
   const int64_t count = params.head_dim_v;
   int64_t d = 0;
   if (params.kv_dtype == TEGULA_BF16) {
-    for (; d + kLanes <= count; d += kLanes)
-      vstore(to + d, vinterleave_bf16(even + 2 * d, odd + 2 * d));
+    for (; d + 2 * kLanes <= count; d += 2 * kLanes) {
+      vinterleave_bf16(even + 2 * d, odd + 2 * d, to + d);
+    }
     for (; d < count; ++d) {
       __builtin_memcpy(to + d, even + 2 * d, 2);
       __builtin_memcpy(reinterpret_cast<char*>(to + d) + 2, odd + 2 * d, 2);

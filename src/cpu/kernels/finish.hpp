@@ -17,8 +17,8 @@ struct RowEnd {
 
 // A row whose weights exp(s - max) sum to `sum`, max in natural-log units; a sink adds exp(sink -
 // max) to the sum. The row is empty if sum is 0: the largest weight is about 1, and a NaN counts as
-// a weight even where the maximum has passed over it. Double precision: one call a row, and lse must
-// be good to 2^-20.
+// a weight even where the maximum has passed over it. Double precision: one call a row, and lse
+// must be good to 2^-20.
 TEGULA_INLINE RowEnd end_row(double max, double sum, const float* sink) {
   const bool empty = sum == 0.0;
   const double lse = empty ? -__builtin_inf() : max + __builtin_log(sum);

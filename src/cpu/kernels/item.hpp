@@ -132,37 +132,45 @@ __attribute__((noinline)) inline void load_bias(const Item& item, int64_t panel,
 
 // With a bias: the panel's own list of v rows, in which a key that is hidden from every row is a
 // row of zeros (its v may hold anything, and 0 * NaN is NaN).
-TEGULA_INLINE const char** visible_rows(const Item& item, const Window& window, int64_t vectors,
+TEGULA_INLINE const char** visible_rows(const Item& item, const Window& window, int64_t rows,
                                         const Block& block) {
   const float* const p = item.at(item.params.layout.scores);
   const char** const visible = block.k_rows + 2 * item.params.tile_n;
   for (int64_t n = window.begin; n < window.end; ++n) {
     bool any = false;
-    for (int64_t r = 0; r < vectors * kLanes; ++r) any |= p[n * item.stride + r] != 0.0f;
+    for (int64_t r = 0; r < rows; ++r) any |= p[n * item.stride + r] != 0.0f;
     visible[n] = any ? block.v_rows[n] : item.scratch + item.params.layout.zero_row;
   }
   return visible;
 }
 
-// From raw scores and their maxima to P: score modifiers and mask, then the softmax.
+// Score modifiers and mask, where there are any. step: see cook_block.
+template <int kVectors>
+TEGULA_INLINE void cook_panel(const Item& item, int64_t panel, const Block& block,
+                              const Window& window, int64_t step) {
+  const cpu::ForwardLayout& layout = item.params.layout;
+  if (!item.params.cooked && !window.partial) return;
+  const float* bias_t = nullptr;
+  if (item.task.bias != nullptr) {
+    load_bias(item, panel, block, window, item.at(layout.bias_t));
+    bias_t = item.at(layout.bias_t);
+  }
+  const PanelMask mask{item.mask_begin, item.mask_end, item.position,
+                       item.slope + panel * item.stride};
+  cook_block<kVectors>(item.params, item.task.scale, mask, bias_t,
+                       item.task.alibi_slopes != nullptr, item.stride, step, window.begin,
+                       window.end, item.at(layout.scores), item.column_max);
+}
+
+// From raw scores and their maxima to P.
 template <int kVectors, bool kPairs>
 TEGULA_INLINE void softmax_panel(const Item& item, int64_t panel, const Block& block,
                                  const Window& window) {
-  const cpu::ForwardParams& params = item.params;
-  const cpu::ForwardLayout& layout = params.layout;
+  const cpu::ForwardLayout& layout = item.params.layout;
   const int64_t first_row = panel * item.stride;
   float* const scores = item.at(layout.scores);
   int64_t end = window.end;
-  if (params.cooked || window.partial) {
-    const float* bias_t = nullptr;
-    if (item.task.bias != nullptr) {
-      load_bias(item, panel, block, window, item.at(layout.bias_t));
-      bias_t = item.at(layout.bias_t);
-    }
-    const PanelMask mask{item.mask_begin, item.mask_end, item.position, item.slope + first_row};
-    cook_block<kVectors>(params, item.task.scale, mask, bias_t, item.task.alibi_slopes != nullptr,
-                         item.stride, window.begin, end, scores, item.column_max);
-  }
+  cook_panel<kVectors>(item, panel, block, window, 1);
   if (kPairs && (end - window.begin) % 2 != 0) {
     for (int64_t r = 0; r < kVectors * kLanes; ++r)
       scores[end * item.stride + r] = -__builtin_inff();
@@ -175,16 +183,16 @@ TEGULA_INLINE void softmax_panel(const Item& item, int64_t panel, const Block& b
 }
 
 // P V of one panel.
-template <int kVectors, bool kPairs>
+template <bool kPairs>
 TEGULA_INLINE void output_panel(const Item& item, int64_t panel, const Block& block,
                                 const Window& window) {
   const cpu::ForwardLayout& layout = item.params.layout;
   const int64_t first_row = panel * item.stride;
+  const int64_t rows = item.rows - first_row < item.stride ? item.rows - first_row : item.stride;
   const char** const v_rows =
-      item.task.bias != nullptr ? visible_rows(item, window, kVectors, block) : block.v_rows;
+      item.task.bias != nullptr ? visible_rows(item, window, rows, block) : block.v_rows;
   const int64_t shift = kPairs ? window.begin / 2 : window.begin;
   const int64_t end = kPairs ? (window.end + 1) / 2 : window.end;
-  const int64_t rows = item.rows - first_row < item.stride ? item.rows - first_row : item.stride;
   output_block<kPairs>(item.at(kPairs ? layout.p_pairs : layout.scores) + shift * item.stride,
                        item.stride, v_rows + shift, end - shift, rows, item.alpha + first_row,
                        item.at(layout.acc_o) + first_row * layout.o_stride, layout.o_stride);

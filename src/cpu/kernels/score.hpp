@@ -100,8 +100,8 @@ TEGULA_INLINE vf vtanh(vf x) {
 template <int kVectors>
 __attribute__((noinline)) void cook_block(const cpu::ForwardParams& params, float scale,
                                           const PanelMask& mask, const float* bias_t, bool alibi,
-                                          int64_t stride, int64_t begin, int64_t end, float* scores,
-                                          float* column_max) {
+                                          int64_t stride, int64_t step, int64_t begin, int64_t end,
+                                          float* scores, float* column_max) {
   const vf negative_infinity = vset(-__builtin_inff());
   const bool capped = params.softcap > 0.0f;
   const vf cap = vset(params.softcap);
@@ -113,7 +113,7 @@ __attribute__((noinline)) void cook_block(const cpu::ForwardParams& params, floa
     const vf position = vload(mask.position + lane);
     const vf slope = vload(mask.slope + lane);
     vf maximum = negative_infinity;
-    for (int64_t n = begin; n < end; ++n) {
+    for (int64_t n = begin; n < end; n += step) {
       float* const place = scores + n * stride + lane;
       vf s = vload(place);
       if (params.cooked) s = vmul(s, vset(scale));

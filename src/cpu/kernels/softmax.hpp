@@ -8,6 +8,23 @@ namespace tegula::TEGULA_ISA_NAMESPACE {
 inline constexpr float kLog2e = 1.44269504f;
 inline constexpr float kLn2 = 0.693147181f;
 
+// Takes a block's maximum into one vector of rows: writes row_max and the factor alpha of what was
+// accumulated before, and returns what is to be subtracted from the scores.
+TEGULA_INLINE vf shift_rows(vf scale, const float* column_max, float* row_max, float* alpha) {
+  const vf old_max = vload(row_max);
+  const vf new_max = vmax(old_max, vload(column_max));
+  // A row that has seen no key yet keeps -inf as its flag; subtracting 0 instead makes its P 0,
+  // not NaN.
+  const vf shift = vselect(vequal(new_max, vset(-__builtin_inff())), vzero(), new_max);
+  // Exactly 1 while the maximum stays: the polynomial's 1 - 2^-24 would be lost once a block (lse
+  // 4 times over its bound at 4 million keys).
+  const vf factor =
+      vselect(vequal(old_max, new_max), vset(1.0f), vexp2<5>(vmul(vsub(old_max, shift), scale)));
+  vstore(row_max, new_max);
+  vstore(alpha, factor);
+  return shift;
+}
+
 // Updates row_max (in the scores' own units) and row_sum of the panel, turns scores [begin, end)
 // into P, and gives the factor alpha of what was accumulated before. exponent_scale: the scores'
 // unit in powers of two. The difference to the maximum is taken before the scale: fma(s, scale, -m)
@@ -23,18 +40,8 @@ __attribute__((noinline)) void softmax_block(float exponent_scale, int64_t strid
 #pragma GCC unroll 16
   for (int j = 0; j < kVectors; ++j) {
     const int64_t lane = j * kLanes;
-    const vf old_max = vload(row_max + lane);
-    const vf new_max = vmax(old_max, vload(column_max + lane));
-    // A row that has seen no key yet keeps -inf as its flag; subtracting 0 instead makes its P 0,
-    // not NaN.
-    shift[j] = vselect(vequal(new_max, vset(-__builtin_inff())), vzero(), new_max);
-    // Exactly 1 while the maximum stays: the polynomial's 1 - 2^-24 would be lost once a block (lse
-    // 4 times over its bound at 4 million keys).
-    const vf factor = vselect(vequal(old_max, new_max), vset(1.0f),
-                              vexp2<5>(vmul(vsub(old_max, shift[j]), scale)));
-    vstore(row_max + lane, new_max);
-    vstore(alpha + lane, factor);
-    sum[j] = vmul(factor, vload(row_sum + lane));
+    shift[j] = shift_rows(scale, column_max + lane, row_max + lane, alpha + lane);
+    sum[j] = vmul(vload(alpha + lane), vload(row_sum + lane));
   }
 #ifdef TEGULA_PAIRS
   if constexpr (kPairs) {

@@ -15,7 +15,7 @@ TEGULA_INLINE void step(const Item& item, int64_t panel, const Block& block, con
       block.k_rows, item.at(layout.q_t) + panel * item.stride * layout.q_steps, layout.q_steps,
       item.stride, window.begin, window.end, item.at(layout.scores), item.column_max);
   softmax_panel<kVectors, kPairs>(item, panel, block, window);
-  output_panel<kVectors, kPairs>(item, panel, block, window);
+  output_panel<kPairs>(item, panel, block, window);
 }
 
 template <int kVectors, bool kPairs>

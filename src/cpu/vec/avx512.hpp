@@ -190,13 +190,30 @@ TEGULA_INLINE vf vpack_pairs(vf even, vf odd) {
   const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
   return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
 }
-// Lane i: (even[i], odd[i]) of two rows of sixteen bf16 values.
-TEGULA_INLINE vf vinterleave_bf16(const char* even, const char* odd) {
-  const __m512i low =
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
-  const __m512i high =
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
-  return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+// 32 values each of two rows of bf16, as 32 pairs (even[i], odd[i]).
+TEGULA_INLINE void vinterleave_bf16(const char* even, const char* odd, float* to) {
+  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
+                                       39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
+  _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, low, b));
+  _mm512_storeu_si512(to + kLanes, _mm512_permutex2var_epi16(a, high, b));
+}
+// Sixteen values [key][row] of kRows rows as pairs of bf16 [key / 2][row], (even key, odd key).
+template <int kRows>
+TEGULA_INLINE void vpack_keys(vf values, float* to) {
+  __m256i bits = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values));
+  if constexpr (kRows > 1) {
+    alignas(32) uint16_t order[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {  // pair, row, half -> key, row
+      const int half = i % 2, row = i / 2 % kRows, pair = i / 2 / kRows;
+      order[i] = static_cast<uint16_t>((2 * pair + half) * kRows + row);
+    }
+    bits =
+        _mm256_permutexvar_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(order)), bits);
+  }
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
 }
 #else
 inline constexpr bool kHasPairs = false;
