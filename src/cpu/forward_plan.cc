@@ -69,7 +69,9 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   // Tiles by size (docs/design/cpu_forward.md): Q and O of an item within 384 KiB, the rows of a
   // block within 256 KiB, so that an L2 of 1 MiB holds all of it; enough query rows that converting
   // K and V is paid back, and none beyond the longest sequence.
-  const int64_t max_rows = std::max<int64_t>(1, problem.max_seqlen_q * params.qheads_per_kvhead);
+  // 256 rows are the most that any choice below asks for; with batch 0 nothing bounds the product.
+  const int64_t max_rows =
+      std::max<int64_t>(1, std::min<int64_t>(problem.max_seqlen_q, 256) * params.qheads_per_kvhead);
   const int64_t vectors =
       std::clamp<int64_t>(ceil_div(max_rows, family.lanes), 1, family.panel_vectors);
   const int64_t panel_rows = vectors * family.lanes;
@@ -101,8 +103,10 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
     // share exist (schedule.cc).
     const int64_t pieces = 3 * kTargetItems * std::min(plan.tile_m, max_rows);
     const int64_t affordable = kMaxPartialBytes / (4 * (problem.head_dim_v + 1));
-    plan.partial_rows =
-        plan.max_splits > 1 ? std::min({total_rows * plan.max_splits, pieces, affordable}) : 0;
+    const int64_t room = std::min(pieces, affordable);
+    plan.partial_rows = plan.max_splits == 1                    ? 0
+                        : total_rows > room / plan.max_splits ? room
+                                                              : total_rows * plan.max_splits;
   }
   plan.worker_bytes = static_cast<size_t>(round_up(params.layout.bytes, 128));
   plan.scratch_bytes =

@@ -85,6 +85,25 @@ TEST(Plan, ForcedSplitsAreToldInTheScratch) {
   EXPECT_LT(five.scratch_bytes - one.scratch_bytes, 5u * 24 * 17 * 4 + 4096);
 }
 
+// Sizes whose products leave 64 bits: partials of automatic splits stay within contract.md, 7's 64 MiB.
+TEST(Plan, AutomaticSplitsStayAffordable) {
+  ForwardFixture f(Layout::kDense);
+  ASSERT_EQ(f.describe(), TEGULA_OK);
+  f.problem.batch = 1;
+  f.problem.seqlen_q = int64_t{1} << 36;
+  f.problem.num_heads_q = 8;
+  f.problem.num_heads_kv = 1;
+  f.problem.seqlen_k = 1;
+  const size_t tiles = info_of(make_plan(f.problem).get()).scratch_bytes;
+  f.problem.seqlen_k = int64_t{1} << 40;
+  const size_t split = info_of(make_plan(f.problem).get()).scratch_bytes;
+  EXPECT_GT(split, tiles);
+  EXPECT_LE(split, tiles + (size_t{64} << 20));
+  f.problem.batch = 0;
+  f.problem.num_heads_q = int64_t{1} << 40;
+  EXPECT_LE(info_of(make_plan(f.problem).get()).scratch_bytes, tiles + (size_t{64} << 20));
+}
+
 TEST(Explain, TwoCalls) {
   ForwardFixture f(Layout::kDense);
   ASSERT_EQ(f.describe(), TEGULA_OK);
