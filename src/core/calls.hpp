@@ -23,9 +23,8 @@ struct Sequence {
 };
 
 struct ForwardCall {
-  const tegula_problem* problem =
-      nullptr;        // the plan's: defaults resolved, see resolve() in src/core/problem.hpp
-  int64_t batch = 0;  // this call's
+  const tegula_problem* problem = nullptr;  // the plan's: checked, defaults resolved
+  int64_t batch = 0;                        // this call's
   int64_t seqlen_q = 0, seqlen_k = 0;  // dense: the tensors' (0 otherwise)
   TokenView q, k, v, o;
   StridedView lse;  // [batch, head, token], ragged: [0, head, token]

@@ -80,12 +80,6 @@ TEGULA_INLINE vi vload_int(const int32_t* p) {
 TEGULA_INLINE vi vset_int(int32_t a) {
   return _mm256_set1_epi32(a);
 }
-TEGULA_INLINE vi vsub_int(vi a, vi b) {
-  return _mm256_sub_epi32(a, b);
-}
-TEGULA_INLINE vf vfrom_int(vi a) {
-  return _mm256_cvtepi32_ps(a);
-}
 TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
   return _mm256_castsi256_ps(
       _mm256_andnot_si256(_mm256_cmpgt_epi32(begin, a), _mm256_cmpgt_epi32(end, a)));

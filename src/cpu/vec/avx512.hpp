@@ -94,12 +94,6 @@ TEGULA_INLINE vi vload_int(const int32_t* p) {
 TEGULA_INLINE vi vset_int(int32_t a) {
   return _mm512_set1_epi32(a);
 }
-TEGULA_INLINE vi vsub_int(vi a, vi b) {
-  return _mm512_sub_epi32(a, b);
-}
-TEGULA_INLINE vf vfrom_int(vi a) {
-  return _mm512_cvtepi32_ps(a);
-}
 // begin <= a < end
 TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
   return _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(begin, a), a, end);

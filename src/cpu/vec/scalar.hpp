@@ -85,9 +85,6 @@ TEGULA_INLINE vi vload_int(const int32_t* p) {
   __builtin_memcpy(&a, p, sizeof a);
   return a;
 }
-TEGULA_INLINE vi vsub_int(vi a, vi b) {
-  return a - b;
-}
 TEGULA_INLINE vf vfrom_int(vi a) {
   return __builtin_convertvector(a, vf);
 }
