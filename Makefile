@@ -6,7 +6,7 @@
 PREFIX ?= /usr/local
 TRACE ?= data/smollm2-135m.safetensors
 # Folders that this file makes; other build-* folders are their owner's.
-BUILD_FOLDERS := build build-debug build-asan build-tsan build-fuzz build-bench build-aarch64 build-mutants
+BUILD_FOLDERS := build build-debug build-asan build-tsan build-fuzz build-aarch64 build-mutants
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -29,7 +29,7 @@ test-all: ## what make test leaves out: sanitizers, fuzzing, aarch64, Python too
 install: build ## installs into PREFIX (default /usr/local; DESTDIR is honoured)
 	cmake --install build --prefix $(PREFIX)
 
-bench: ## builds the benchmark programs, build-bench/bench/*
+bench: ## builds the benchmark programs, build/bench/*
 	@scripts/bootstrap.sh bench
 	@scripts/build.sh bench tegula_bench
 

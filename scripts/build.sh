@@ -6,12 +6,15 @@ set -eu
 cd "$(dirname "$0")/.."
 preset=$1
 shift
-folder=build
-[ "$preset" = release ] || folder=build-$preset
+case $preset in
+  release | bench) folder=build ;;
+  *) folder=build-$preset ;;
+esac
 unset MAKEFLAGS MFLAGS MAKELEVEL  # the jobserver of an outer make is not for cmake's own make
 
 options=()
 configure=0
+[ "$preset" != bench ] || configure=1  # it may find a release folder
 if [ "${TEGULA_WERROR:-0}" != 0 ]; then
   options+=(-DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
   configure=1

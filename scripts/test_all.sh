@@ -14,7 +14,7 @@ quick=(--tag fast --repeats 2 --no-naive)
 if wants asan && tally_step "asan build" scripts/build.sh asan; then
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
   tally_ctest "asan ctest" build-asan
-  tally_closing "asan verify" build-asan/tegula verify "${quick[@]}" --isa all
+  tally_closing "asan verify" build-asan/tegula verify "${quick[@]}"
 fi
 
 if wants tsan && tally_step "tsan build" scripts/build.sh tsan tegula_unit_tests tegula_cli; then

@@ -10,5 +10,6 @@ wanted=$(cat "$@")
 python3 -m venv --clear "$folder"
 arguments=()
 for file in "$@"; do arguments+=(-r "$file"); done
-"$folder/bin/pip" install -q --no-input --disable-pip-version-check "${arguments[@]}"
+# Compiling every module of torch to bytecode takes longer than the tests that import it.
+"$folder/bin/pip" install -qq --no-input --no-compile --disable-pip-version-check "${arguments[@]}"
 echo "$wanted" >"$folder/requirements"
