@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -95,7 +96,13 @@ void AppendData::make_new_rows(Placement placement) {
             // Large: beyond every 8-bit range, so that stores saturate; some denormal and zero.
             int scale = 0;
             if (item_.values == Values::kLarge) scale = static_cast<int>(index % 5) * 8 - 16;
-            const double x = value(seed, static_cast<std::uint64_t>(index), scale);
+            double x = value(seed, static_cast<std::uint64_t>(index), scale);
+            if (item_.values == Values::kSpecial) {
+              const double infinity = std::numeric_limits<double>::infinity();
+              if (index % 7 == 0) x = std::numeric_limits<double>::quiet_NaN();
+              if (index % 7 == 1) x = index % 2 == 0 ? infinity : -infinity;
+              if (index % 7 > 2) x = std::ldexp(x, -133 - static_cast<int>(index % 5));
+            }
             const Place place = place_new(b, t);
             if (place.outer < 0) {
               operand.set(x, place.token, h, d);
@@ -227,7 +234,9 @@ void AppendData::make_rotary(Placement placement) {
       for (std::int64_t n = 0; n < count; ++n) {
         // No power of two: the quotient must be rounded.
         const auto draw = splitmix64(stream_seed(item_.seed, stream), static_cast<std::uint64_t>(n));
-        values.push_back(static_cast<double>(1 + draw % 97) / 64.0);
+        const double descale = static_cast<double>(1 + draw % 97) / 64.0;
+        // A denormal one: the quotient of two denormals is an ordinary number.
+        values.push_back(item_.values == Values::kSpecial ? std::ldexp(descale, -130) : descale);
       }
       if (item_.descale == PerHead::kOne) return make_floats(values, {1}, {1}, placement);
       if (item_.descale == PerHead::kHeads) return make_floats(values, {heads}, {1}, placement);

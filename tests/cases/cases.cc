@@ -203,6 +203,7 @@ Case parse_case(const std::string& json_line) {
                                           {"zero_q", Values::kZeroQ},
                                           {"heads", Values::kHeads},
                                           {"nan_q", Values::kNanQ},
+                                          {"special", Values::kSpecial},
                                           {"nan_k", Values::kNanK}}};
   fields.read("values", item.values, value_names);
   fields.read("new_dtype", item.new_dtype, dtype_names());

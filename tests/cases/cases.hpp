@@ -36,6 +36,7 @@ enum class Values {
   kZeroQ,    // q = 0, v = 1: o counts keys
   kHeads,    // v = the number of its kv head + 1
   kNanQ,     // one row of q is NaN: that row is NaN, no other changes
+  kSpecial,  // append_kv: NaN, infinities, denormals and denormal descales among the new rows
   kNanK,     // one visible row of k is NaN: that sequence's rows of that kv head are not judged
 };
 

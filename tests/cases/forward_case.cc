@@ -138,8 +138,16 @@ void ForwardData::make_queries(Placement placement) {
     }
   }
   if (item_.values == Values::kNanQ && nan_sequence >= 0) {
-    // The last row: it sees keys, so that its result is NaN whatever an empty row would give.
-    const Place place = place_q(nan_sequence, used_q(nan_sequence) - 1);
+    // The first row that sees a key: keys that it must not see may follow in the same block.
+    const oracle::Attention shape = shape_of(nan_sequence);
+    const auto sees_a_key = [&](std::int64_t i) {
+      std::int64_t j = 0;
+      while (j < shape.seqlen_k && !oracle::visible(shape, i, j)) ++j;
+      return j < shape.seqlen_k;
+    };
+    std::int64_t row_of_nan = 0;
+    while (!sees_a_key(row_of_nan)) ++row_of_nan;  // the last row does: see nan_sequence
+    const Place place = place_q(nan_sequence, row_of_nan);
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const std::int64_t h = item_.num_heads_q / 2;
     if (item_.ragged_q) {

@@ -494,6 +494,17 @@ def append_kv():
     table.add("rotary-two", dict(one, seqlens_q=[5], seqlens_k=[133], seqlens_new=[5], rotary_dim=2, interleaved=True,
                                  rotate_q="in_place"))
     table.add("dims", dict(one, seqlens_q=[2], seqlens_k=[9], seqlens_new=[2], head_dim=1, head_dim_v=513 - 1))
+    rows = dict(one, seqlens_q=[3, 3], seqlens_k=[20, 9], seqlens_new=[3, 3], slack_k=2)
+    for new, cache in [("f16", "e4m3"), ("bf16", "f16"), ("f16", "bf16"), ("bf16", "f32"), ("f16", "f32")]:
+        table.add(f"{new}-{cache}-copy", dict(rows, new_dtype=new, kv_dtype=cache))
+        table.add(f"{new}-{cache}-rotary", dict(rows, new_dtype=new, kv_dtype=cache, rotary_dim=48, rotate_q="out"))
+    for cache in ("e4m3", "e5m2"):
+        table.add(f"{cache}-{cache}-copy", dict(rows, new_dtype=cache, kv_dtype=cache))
+    for new, cache in [("f32", "e4m3"), ("f32", "e5m2"), ("bf16", "e4m3"), ("bf16", "e5m2"), ("f32", "f32"), ("bf16", "bf16")]:
+        table.add(f"special-{new}-{cache}", dict(rows, new_dtype=new, kv_dtype=cache, values="special",
+                                                 descale="heads" if cache in EIGHT else "none"))
+        table.add(f"special-rotary-{new}-{cache}", dict(rows, new_dtype=new, kv_dtype=cache, values="special", rotary_dim=32,
+                                                        rotary_f32=True))
     return table
 
 
