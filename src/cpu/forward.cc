@@ -85,6 +85,8 @@ ForwardTask make_task(const ForwardPlan& plan, const ForwardCall& call, int64_t 
   task.scale =
       static_cast<float>(call.problem->softmax_scale * descale(call.descale_q, batch, kv_head) *
                          descale(call.descale_k, batch, kv_head));
+  // Descales may be 0 or negative, which turns the order of the scores around.
+  task.cooked = plan.params.cooked || !(task.scale > 0.0f && task.scale < 0x1p100f);
   task.v_scale = descale(call.descale_v, batch, kv_head);
   if (call.sink.present()) {
     task.sink = reinterpret_cast<const float*>(call.sink.data) + first_head * call.sink.strides[0];

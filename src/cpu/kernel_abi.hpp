@@ -81,6 +81,7 @@ struct ForwardTask {
                                // [range_begin[t], range_end[t])
   const int64_t* range_end;
   float scale;        // softmax_scale x descale_q x descale_k
+  bool cooked;        // the call's, or a scale that cannot wait until after the maximum
   float v_scale;      // descale_v
   const float* sink;  // first head of the group; nullptr: none; stride in floats
   int64_t sink_stride;

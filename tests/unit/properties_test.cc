@@ -356,6 +356,24 @@ TEST_P(Property, WithFixedSplitTheRestOfTheBatchChangesNoBit) {
   }
 }
 
+// real value = stored x descale, whatever its sign; 0 makes all keys alike.
+TEST_P(Property, DescalesMayBeZeroOrNegative) {
+  for (const int seqlen_q : {1, 40}) {
+    for (const double descale : {-0.5, 0.0}) {
+      Case item = plain(TEGULA_E4M3, seqlen_q, 300, 6, 2, 32);
+      item.descale = PerHead::kHeads;
+      item.causal = true;
+      item.sink = true;
+      ForwardData data(item, Placement::kAligned, kPoison);
+      data.descale_k.set(descale, 1);
+      EXPECT_EQ(check(data, options()), "") << seqlen_q << " " << descale;
+      data.descale_v.set(descale, 0);
+      data.refill_outputs(0x5a);
+      EXPECT_EQ(check(data, options()), "") << seqlen_q << " " << descale;
+    }
+  }
+}
+
 // A NaN in one row of q: that row alone, and no bit of another one; also where masked keys follow
 // the row's own in a block.
 TEST_P(Property, ANanInARowOfQStaysThere) {

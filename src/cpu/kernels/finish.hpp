@@ -48,7 +48,7 @@ TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::Forwa
   const float* const sink =
       task.sink != nullptr && !split ? task.sink + head * task.sink_stride : nullptr;
   const double max =
-      static_cast<double>(row_max) * (params.cooked ? 1.0 : static_cast<double>(task.scale));
+      static_cast<double>(row_max) * (task.cooked ? 1.0 : static_cast<double>(task.scale));
   const RowEnd end = end_row(max, row_sum, sink);
   scale_row(acc_o, end.factor * task.v_scale, params.head_dim_v);
   if (split) {

@@ -45,7 +45,7 @@ TEGULA_INLINE Item begin_item(const cpu::ForwardParams& params, const cpu::Forwa
             scratch,
             rows,
             layout.panel_rows,
-            params.cooked ? kLog2e : task.scale * kLog2e,
+            task.cooked ? kLog2e : task.scale * kLog2e,
             state,
             state + padded,
             state + 2 * padded,
@@ -149,7 +149,7 @@ template <int kVectors>
 TEGULA_INLINE void cook_panel(const Item& item, int64_t panel, const Block& block,
                               const Window& window, int64_t step) {
   const cpu::ForwardLayout& layout = item.params.layout;
-  if (!item.params.cooked && !window.partial) return;
+  if (!item.task.cooked && !window.partial) return;
   const float* bias_t = nullptr;
   if (item.task.bias != nullptr) {
     load_bias(item, panel, block, window, item.at(layout.bias_t));
@@ -157,7 +157,7 @@ TEGULA_INLINE void cook_panel(const Item& item, int64_t panel, const Block& bloc
   }
   const PanelMask mask{item.mask_begin, item.mask_end, item.position,
                        item.slope + panel * item.stride};
-  cook_block<kVectors>(item.params, item.task.scale, mask, bias_t,
+  cook_block<kVectors>(item.params, item.task.cooked ? item.task.scale : 1.0f, mask, bias_t,
                        item.task.alibi_slopes != nullptr, item.stride, step, window.begin,
                        window.end, item.at(layout.scores), item.column_max);
 }

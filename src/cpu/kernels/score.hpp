@@ -95,8 +95,8 @@ TEGULA_INLINE vf vtanh(vf x) {
 }
 
 // Scores that are more than K . Q, or partly masked: brings them to natural-log units (cooked:
-// scale, softcap, bias, ALiBi), sets masked ones to -inf, and takes the maximum again. bias_t:
-// [n][row], -inf = not visible; nullptr: none.
+// scale, softcap, bias, ALiBi; else scale is 1), sets masked ones to -inf, and takes the maximum
+// again. bias_t: [n][row], -inf = not visible; nullptr: none.
 template <int kVectors>
 __attribute__((noinline)) void cook_block(const cpu::ForwardParams& params, float scale,
                                           const PanelMask& mask, const float* bias_t, bool alibi,
@@ -115,8 +115,7 @@ __attribute__((noinline)) void cook_block(const cpu::ForwardParams& params, floa
     vf maximum = negative_infinity;
     for (int64_t n = begin; n < end; n += step) {
       float* const place = scores + n * stride + lane;
-      vf s = vload(place);
-      if (params.cooked) s = vmul(s, vset(scale));
+      vf s = vmul(vload(place), vset(scale));
       if (capped) s = vmul(cap, vtanh(vmul(s, inverse_cap)));
       if (alibi) s = vsub(s, vmul(slope, vabs(vsub(position, vset(static_cast<float>(n))))));
       if (bias_t != nullptr) {
