@@ -26,8 +26,8 @@ struct ReplaySetup {
   std::int64_t page_size = 16;
   std::int64_t steps = 0;                  // decode steps of each prompt at most
   std::uint64_t seed = 1;
-  std::vector<std::size_t> layers;         // indices into the trace's layers
-  std::vector<std::size_t> prompts;        // and into its prompts
+  std::vector<std::size_t> layers = {};    // indices into the trace's layers
+  std::vector<std::size_t> prompts = {};   // and into its prompts
 
   // Requests at once, and how often each prompt is asked: with a single prompt, it keeps itself company.
   std::int64_t slots() const { return std::max<std::int64_t>(2, static_cast<std::int64_t>(prompts.size())); }
