@@ -63,8 +63,9 @@ tally_closing() {  # tally_closing <name> <command...>
   echo "== $name"
   tally_run "$@" || status=$?
   counts=$(awk '
+    /^all +[0-9]+ +[0-9]+ +[0-9]+$/ { all = $4 }  # the last row of tally_finish
     /^[0-9]+ passed, [0-9]+ failed(, [0-9]+ [a-z]+)*$/ {
-      skipped = 0
+      skipped = all
       for (i = 5; i < NF; i += 2) if ($(i + 1) ~ /^skipped/) skipped = $i
       found = $1 " " $3 " " skipped + 0
     }
@@ -87,12 +88,11 @@ tally_counted() {  # tally_counted <name> <status> "<passed> <failed> <skipped>"
   [ "$failed" = 0 ]
 }
 
-# The table of steps and the closing line; the script's exit status.
+# The table of steps and the closing line, exactly "N passed, N failed"; the script's exit status.
 tally_finish() {
-  local skipped=""
-  [ "$tally_skipped" = 0 ] || skipped=", $tally_skipped skipped"
   printf '\n%-28s %7s %7s %8s %9s\n' step passed failed skipped time
-  printf '%s\n' "${tally_rows[@]}" ""
-  echo "$tally_passed passed, $tally_failed failed$skipped"
+  printf '%s\n' "${tally_rows[@]}"
+  printf '%-28s %7d %7d %8d\n\n' all "$tally_passed" "$tally_failed" "$tally_skipped"
+  echo "$tally_passed passed, $tally_failed failed"
   [ "$tally_failed" = 0 ] && [ "$tally_passed" -gt 0 ]
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the generic code and the objects compiled per instruction set share: plain data and function
 // pointers only. Nothing here may be an inline function: the linker could then keep the AVX-512
-// copy for every machine (architecture.md, Tree).
+// copy for every machine (AGENTS.md, Rules that a test checks).
 #pragma once
 
 #include <cstddef>
