@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include "src/core/integer.hpp"
 #include "src/core/mask.hpp"
 
 namespace tegula::api {
@@ -191,7 +192,7 @@ Status check_lengths(const tegula_problem& here, const tegula_tensor* bias,
     const KeyRange seen = Mask(*call.problem, sequence).keys(0, sequence.seqlen_q);
     if (seen.empty()) continue;
     TEGULA_RETURN_IF_ERROR(check_page_ids(call.pages, b, seen.begin / here.page_size,
-                                          (seen.end + here.page_size - 1) / here.page_size,
+                                          ceil_div(seen.end, here.page_size),
                                           here.num_pages));
   }
   return {};

@@ -6,6 +6,7 @@
 
 #include "src/api/api.hpp"
 #include "src/api/check.hpp"
+#include "src/core/integer.hpp"
 #include "src/core/limits.hpp"
 
 namespace tegula::api {
@@ -222,11 +223,11 @@ Status resolve_splits(tegula_problem& p) {
                 "num_splits: %" PRId64 " beside fixed_split: %" PRId64 "; at most one may be given",
                 p.num_splits, p.fixed_split);
   }
-  p.fixed_split = (p.fixed_split + kSplitGranule - 1) / kSplitGranule * kSplitGranule;
+  p.fixed_split = round_up(p.fixed_split, kSplitGranule);
   int64_t splits = p.num_splits;
   if (p.fixed_split != 0) {
     // By the capacity: max_seqlen_k is only a hint on some devices.
-    splits = (p.seqlen_k + p.fixed_split - 1) / p.fixed_split;
+    splits = ceil_div(p.seqlen_k, p.fixed_split);
     if (splits > kMaxSplits) {
       return fail(TEGULA_INVALID_ARGUMENT,
                   "fixed_split: %" PRId64 " cuts seqlen_k %" PRId64 " into %" PRId64

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/core/dtype.hpp"
+#include "src/core/integer.hpp"
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/tasks.hpp"
 
@@ -94,10 +95,10 @@ Status append_kv(const KernelFamily& family, const AppendCall& call, const Execu
   // A task is a run of tokens of one sequence, or a run of sequences of one or few new tokens.
   const int64_t tokens =
       std::clamp<int64_t>(kTaskBytes / std::max<int64_t>(1, token_bytes), 1, longest);
-  const int64_t runs = (longest + tokens - 1) / tokens;
+  const int64_t runs = ceil_div(longest, tokens);
   const int64_t sequences =
       std::max<int64_t>(1, kTaskBytes / std::max<int64_t>(1, token_bytes * tokens));
-  const int64_t groups = (call.batch + sequences - 1) / sequences;
+  const int64_t groups = ceil_div(call.batch, sequences);
   run_tasks(execution, num_workers_of(execution), groups * runs, [&](int64_t task, int32_t) {
     const int64_t run = task % runs;
     const int64_t first = task / runs * sequences;
@@ -115,7 +116,7 @@ Status combine(const KernelFamily& family, const CombineCall& call, const Execut
   const int64_t row_bytes = std::max<int64_t>(1, call.num_splits * call.head_dim_v * partial_size);
   const int64_t rows_a_task = std::max<int64_t>(1, kTaskBytes / row_bytes);
   run_tasks(
-      execution, num_workers_of(execution), (rows + rows_a_task - 1) / rows_a_task,
+      execution, num_workers_of(execution), ceil_div(rows, rows_a_task),
       [&](int64_t task, int32_t) {
         for (int64_t r = task * rows_a_task; r < std::min((task + 1) * rows_a_task, rows); ++r) {
           const int64_t head = r % call.num_heads;

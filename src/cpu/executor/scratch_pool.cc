@@ -7,13 +7,13 @@
 #include <bit>
 #include <cstdlib>
 
+#include "src/core/integer.hpp"
+
 namespace tegula::cpu {
 namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kMaxBytes = int64_t{1} << 46;  // beyond any address space
-
-int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) / step * step; }
 
 // Steps of at most a quarter, so that calls of nearly the same size share a block.
 int64_t capacity_for(int64_t bytes) {

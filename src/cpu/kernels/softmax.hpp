@@ -17,7 +17,7 @@ TEGULA_INLINE vf shift_rows(vf scale, const float* column_max, float* row_max, f
   // not NaN.
   const vf shift = vselect(vequal(new_max, vset(-__builtin_inff())), vzero(), new_max);
   // Exactly 1 while the maximum stays: the polynomial's 1 - 2^-24 would be lost once a block (lse
-  // 4 times over its bound at 4 million keys).
+  // 3 times over its bound at 4 million keys).
   const vf factor =
       vselect(vequal(old_max, new_max), vset(1.0f), vexp2<5>(vmul(vsub(old_max, shift), scale)));
   vstore(row_max, new_max);
