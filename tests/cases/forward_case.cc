@@ -373,10 +373,12 @@ void ForwardData::make_descales(Placement placement) {
     const std::int64_t heads = item_.num_heads_kv;
     const std::int64_t batch = item_.batch();
     const auto draw = [&](std::int64_t n) {
-      // 0.25 to 1.25 in steps of 1/64
+      // 0.25 to 1.25 in steps of 1/64; some negative, a few zero.
       const std::uint64_t bits =
-          splitmix64(stream_seed(item_.seed, stream), static_cast<std::uint64_t>(n)) % 65;
-      return 0.25 + static_cast<double>(bits) / 64.0;
+          splitmix64(stream_seed(item_.seed, stream), static_cast<std::uint64_t>(n));
+      if (bits >> 60 == 0) return 0.0;
+      const double magnitude = 0.25 + static_cast<double>(bits % 65) / 64.0;
+      return bits >> 62 == 1 ? -magnitude : magnitude;
     };
     std::vector<double> values;
     const bool stay = item_.descale_expanded;
