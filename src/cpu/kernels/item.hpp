@@ -198,12 +198,12 @@ TEGULA_INLINE void output_panel(const Item& item, int64_t panel, const Block& bl
                        item.at(layout.acc_o) + first_row * layout.o_stride, layout.o_stride);
 }
 
-// Calls visit(first, begin, end) for the blocks of keys that some row of the item sees: the block
-// begins at key `first`, and keys [begin, end) of it are to be read. Blocks lie on a grid from
-// key_begin on, wherever the first visible key is: a row's bits then do not depend on which other
-// rows share its item.
+// Calls visit(first, begin, end) for the blocks of tile_n keys that some row of the item sees: the
+// block begins at key `first`, and keys [begin, end) of it are to be read. Blocks lie on a grid
+// from key_begin on, wherever the first visible key is: a row's bits then do not depend on which
+// other rows share its item.
 template <class Visit>
-TEGULA_INLINE void for_each_block(const Item& item, Visit&& visit) {
+TEGULA_INLINE void for_each_block(const Item& item, int64_t tile_n, Visit&& visit) {
   const cpu::ForwardTask& task = item.task;
   int64_t begin = task.key_end, end = task.key_begin;
   for (int64_t t = 0; t <= item.token[item.rows - 1]; ++t) {
@@ -215,7 +215,6 @@ TEGULA_INLINE void for_each_block(const Item& item, Visit&& visit) {
   begin = begin < task.key_begin ? task.key_begin : begin;
   end = end > task.key_end ? task.key_end : end;
   if (begin >= end) return;
-  const int64_t tile_n = item.params.tile_n;
   for (int64_t first = begin - (begin - task.key_begin) % tile_n; first < end; first += tile_n) {
     visit(first, first < begin ? begin : first, first + tile_n > end ? end : first + tile_n);
   }

@@ -10,6 +10,9 @@
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline constexpr int kNarrowRows = kLanes < 8 ? kLanes : 8;
+// Keys of a block: what is prefetched beside one block is still in the L2, on its way to the L1,
+// when its turn comes (64 keys read up to 1.3 times faster from DRAM than 192, head_dim 128).
+inline constexpr int64_t kNarrowTile = 64;
 
 // By the sequence's own rows, never by the item's or the call's: with fixed_split its bits depend
 // on itself alone.
@@ -171,6 +174,7 @@ TEGULA_INLINE void attend_rows(const Item& whole) {
   Item item = whole;
   item.stride = kRows;
   const cpu::ForwardParams& params = item.params;
+  const int64_t tile_n = params.tile_n < kNarrowTile ? params.tile_n : kNarrowTile;
   const int64_t q_bytes = pack_narrow<kPairs>(item);
   const int64_t k_bytes = params.head_dim * size_of(params.kv_dtype);
   const int64_t v_bytes = params.head_dim_v * size_of(params.kv_dtype);
@@ -179,7 +183,7 @@ TEGULA_INLINE void attend_rows(const Item& whole) {
       reinterpret_cast<const char**>(item.scratch + params.layout.pointers) + 2 * params.tile_n;
   for (int lane = kRows; lane < kLanes; ++lane) item.slope[lane] = item.slope[lane % kRows];
 
-  for_each_block(item, [&](int64_t first, int64_t begin, int64_t end) {
+  for_each_block(item, tile_n, [&](int64_t first, int64_t begin, int64_t end) {
     const Block block = find_block(params, item.task, first, begin, end, item.scratch);
     const Window window = mask_panel(item, 0, block);
     const char* const* const v_rows = block.v_rows;
@@ -195,9 +199,8 @@ TEGULA_INLINE void attend_rows(const Item& whole) {
     vstore(item.column_max, fold_max<kRows>(vload(item.column_max)));
     narrow_softmax<kRows, kPairs>(item, window);
 
-    int64_t next_end =
-        end + params.tile_n < item.task.key_end ? end + params.tile_n : item.task.key_end;
-    if (item.task.bias != nullptr || end != first + params.tile_n)
+    int64_t next_end = end + tile_n < item.task.key_end ? end + tile_n : item.task.key_end;
+    if (item.task.bias != nullptr || end != first + tile_n)
       next_end = end;  // the list is in use; or this is the last block
     row_pointers(item.task.k, end, next_end, next_k);
     load_v(params, block, params.v_in_place, item.scratch, [&](int64_t n) {

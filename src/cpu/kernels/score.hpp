@@ -5,6 +5,7 @@
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"
+#include "src/cpu/kernels/math.hpp"
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
@@ -77,21 +78,6 @@ __attribute__((noinline)) void score_block(const char* const* k_rows, const floa
     score_tile<1, kVectors, kPairs>(k_rows + n, q_t, q_steps, stride, scores + n * stride, maximum);
   }
   for (int j = 0; j < kVectors; ++j) vstore(column_max + j * kLanes, maximum[j]);
-}
-
-// tanh for every x: an odd minimax polynomial below 0.625 (1 - 2 / (e^2x + 1) would cancel there),
-// relative error 1e-7.
-TEGULA_INLINE vf vtanh(vf x) {
-  const vf magnitude = vabs(x);
-  const vf z = vmul(x, x);
-  vf p = vfma(vset(-0.00606164159f), z, vset(0.0209744845f));
-  p = vfma(p, z, vset(-0.0538465373f));
-  p = vfma(p, z, vset(0.133327447f));
-  p = vfma(p, z, vset(-0.333333287f));
-  const vf small = vfma(vmul(p, z), x, x);
-  const vf e = vexp2<5>(vmul(magnitude, vset(-2.88539008f)));  // exp(-2 |x|)
-  const vf large = vcopysign(vdiv(vsub(vset(1.0f), e), vadd(vset(1.0f), e)), x);
-  return vselect(vless(magnitude, vset(0.625f)), small, large);
 }
 
 // Scores that are more than K . Q, or partly masked: brings them to natural-log units (cooked:

@@ -3,6 +3,8 @@
 // lanes = packed query rows.
 #pragma once
 
+#include "src/cpu/kernels/math.hpp"
+
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline constexpr float kLog2e = 1.44269504f;

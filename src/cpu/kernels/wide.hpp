@@ -32,7 +32,7 @@ template <bool kPairs>
 TEGULA_INLINE void attend_wide(const Item& item) {
   pack_queries(item.params, item.task, item.scratch + item.params.layout.q_t,
                item.at(item.params.layout.widen));
-  for_each_block(item, [&](int64_t first, int64_t begin, int64_t end) {
+  for_each_block(item, item.params.tile_n, [&](int64_t first, int64_t begin, int64_t end) {
     const Block block = find_block(item.params, item.task, first, begin, end, item.scratch);
     load_k(item.params, block, item.scratch);
     load_v(item.params, block, false, item.scratch, [](int64_t) {});

@@ -85,28 +85,15 @@ TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
       _mm256_andnot_si256(_mm256_cmpgt_epi32(begin, a), _mm256_cmpgt_epi32(end, a)));
 }
 
-// 2^x for x <= 0 (or NaN, which passes); below 2^-126: 0.
-template <int kDegree>
-TEGULA_INLINE vf vexp2(vf x) {
-  const vf n = _mm256_floor_ps(x);
-  const vf f = _mm256_sub_ps(x, n);
-  vf p;
-  if constexpr (kDegree == 5) {
-    p = vfma(vset(0.00187757681f), f, vset(0.00898933973f));
-    p = vfma(p, f, vset(0.0558263184f));
-    p = vfma(p, f, vset(0.240153617f));
-    p = vfma(p, f, vset(0.693153073f));
-    p = vfma(p, f, vset(0.999999925f));
-  } else {
-    static_assert(kDegree == 3);
-    p = vfma(vset(0.0780245261f), f, vset(0.22606715f));
-    p = vfma(p, f, vset(0.695833542f));
-    p = vfma(p, f, vset(0.999925218f));
-  }
-  const vi exponent =
-      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+TEGULA_INLINE vf vfraction(vf x) {
+  return vsub(x, _mm256_floor_ps(x));
+}
+// 0 from 2^-126 on: there is no shorter way to build a smaller power.
+TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
+  const vi exponent = _mm256_slli_epi32(
+      _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_floor_ps(x)), _mm256_set1_epi32(127)), 23);
   const vf kept = _mm256_cmp_ps(x, vset(-126.0f), _CMP_NLT_UQ);  // true for NaN
-  return _mm256_and_ps(kept, vmul(p, _mm256_castsi256_ps(exponent)));
+  return _mm256_and_ps(kept, vmul(a, _mm256_castsi256_ps(exponent)));
 }
 
 template <tegula_dtype kType>

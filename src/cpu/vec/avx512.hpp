@@ -99,26 +99,13 @@ TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
   return _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(begin, a), a, end);
 }
 
-// 2^x for x <= 0 (or NaN, which passes); 2^-inf = 0. vreduceps gives x - floor x and maps -inf to
-// 0; vscalefps floors by itself. Minimax polynomials of 2^f on [0, 1): relative error 7.5e-8 at
-// degree 5, 7.5e-5 at degree 3.
-template <int kDegree>
-TEGULA_INLINE vf vexp2(vf x) {
-  const vf f = _mm512_reduce_ps(x, 0x09);
-  vf p;
-  if constexpr (kDegree == 5) {
-    p = vfma(vset(0.00187757681f), f, vset(0.00898933973f));
-    p = vfma(p, f, vset(0.0558263184f));
-    p = vfma(p, f, vset(0.240153617f));
-    p = vfma(p, f, vset(0.693153073f));
-    p = vfma(p, f, vset(0.999999925f));
-  } else {
-    static_assert(kDegree == 3);
-    p = vfma(vset(0.0780245261f), f, vset(0.22606715f));
-    p = vfma(p, f, vset(0.695833542f));
-    p = vfma(p, f, vset(0.999925218f));
-  }
-  return _mm512_scalef_ps(p, x);
+// x - floor(x), 0 for -inf: vreduceps says so itself.
+TEGULA_INLINE vf vfraction(vf x) {
+  return _mm512_reduce_ps(x, 0x09);
+}
+// a 2^floor(x) for x <= 0; 0 for x = -inf. NaN passes.
+TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
+  return _mm512_scalef_ps(a, x);
 }
 
 // Sixteen stored values as floats; exact for every type.

@@ -92,30 +92,19 @@ TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
   return (begin <= a) & (a < end);
 }
 
-// 2^x for x <= 0 (or NaN, which passes); below 2^-126: 0.
-template <int kDegree>
-TEGULA_INLINE vf vexp2(vf x) {
+// floor(x) for -126 <= x <= 0; other numbers, which no integer may hold, give 0.
+TEGULA_INLINE vi vfloor(vf x) {
+  const vf safe = vselect(x >= vset(-126.0f), x, vzero());
+  const vi n = __builtin_convertvector(safe, vi);
+  return n + (vfrom_int(n) > safe);  // truncated to floor: true is -1
+}
+TEGULA_INLINE vf vfraction(vf x) {
+  return vsub(x, vfrom_int(vfloor(x)));
+}
+// 0 from 2^-126 on.
+TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
   const vm kept = ~(x < vset(-126.0f));  // true for NaN
-  const vf safe =
-      vselect(x >= vset(-126.0f), x, vzero());  // the conversion to int below needs a small number
-  vi n = __builtin_convertvector(safe, vi);
-  n += vfrom_int(n) > safe;  // truncated to floor: true is -1
-  const vf f = vselect(x >= vset(-126.0f), safe - vfrom_int(n),
-                       x);  // NaN stays; what is not kept does not matter
-  vf p;
-  if constexpr (kDegree == 5) {
-    p = vfma(vset(0.00187757681f), f, vset(0.00898933973f));
-    p = vfma(p, f, vset(0.0558263184f));
-    p = vfma(p, f, vset(0.240153617f));
-    p = vfma(p, f, vset(0.693153073f));
-    p = vfma(p, f, vset(0.999999925f));
-  } else {
-    static_assert(kDegree == 3);
-    p = vfma(vset(0.0780245261f), f, vset(0.22606715f));
-    p = vfma(p, f, vset(0.695833542f));
-    p = vfma(p, f, vset(0.999925218f));
-  }
-  const vf scaled = p * reinterpret_cast<vf>((n + 127) << 23);
+  const vf scaled = a * reinterpret_cast<vf>((vfloor(x) + 127) << 23);
   return reinterpret_cast<vf>(reinterpret_cast<vi>(scaled) & kept);
 }
 
