@@ -37,5 +37,10 @@ inline size_t trim_memory() {
   return freed;
 }
 
+// Receives messages of the library; see tegula_log_fn. nullptr turns them off, which is the default.
+inline void set_log_callback(tegula_log_fn callback, void* context = nullptr) {
+  tegula_set_log_callback(callback, context);
+}
+
 }  // namespace v1
 }  // namespace tegula

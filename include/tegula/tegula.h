@@ -12,13 +12,13 @@
  *
  * Rules of the whole interface:
  *  - Every function returns a status; 0 is success. On failure outputs are untouched and
- * tegula_last_error() names the argument and shows both values.
+ *    tegula_last_error() names the argument and shows both values.
  *  - Structures begin with struct_size. The *_init functions set it and the defaults; fields added
- * later mean "absent" at 0.
+ *    later mean "absent" at 0.
  *  - Tensors and index tensors are passed by pointer; NULL means absent. They are read during the
- * call and never kept.
+ *    call and never kept.
  *  - Strides are 64-bit, in elements, free (0 broadcasts an input), except that the last dimension
- * has stride 1 (bias: also 0). Strides of dimensions of size <= 1 are ignored.
+ *    has stride 1 (bias: also 0). Strides of dimensions of size <= 1 are ignored.
  *  - Any number of threads may call at once. The library never prints and never aborts.
  */
 /* clang-format off: comments here are laid out by hand */
@@ -168,8 +168,9 @@ typedef struct tegula_problem {
   uint32_t operands;  /* TEGULA_HAS_* */
   int64_t batch;      /* sequences */
   int64_t seqlen_q;   /* dense: the tensor's; ragged: longest, 0 = unknown (total_q is the bound) */
-  int64_t seqlen_k;   /* dense: the tensor's; ragged: longest, 0 = unknown; paged: capacity of the
-                         longest row of the table */
+  /* Dense: the tensor's; ragged: longest, 0 = unknown; paged: capacity of a row of the table. With
+   * page_indices describe gives that of all rows together, and the caller may set the longest. */
+  int64_t seqlen_k;
   int64_t total_q;    /* ragged q: rows of the tensor, else 0 */
   int64_t total_k;    /* ragged k: rows of the tensor, else 0 */
   int64_t num_heads_q;
@@ -217,7 +218,7 @@ TEGULA_API const char* tegula_isa_name(int32_t isa);
 
 /* Plain data for planning. tegula_device_init() describes the CPU of this machine; TEGULA_ISA in
  * the environment ("scalar", "avx2", "avx512", "avx512bf16") chooses among the instruction sets
- * that it has. */
+ * that it has, TEGULA_NUM_THREADS the number of workers; both are read once. */
 typedef struct tegula_device {
   size_t struct_size;
   int32_t kind; /* tegula_device_kind */
@@ -269,7 +270,7 @@ TEGULA_DEFINE_INIT(tegula_execution, execution)
  *   lse           f32 [B, Hq, seqlen_q] or ragged [Hq, total_q], natural log (output);
  *                 NULL: not wanted
  *   cu_seqlens_*  [B + 1], from 0, not decreasing, at most the tensor's rows
- *   seqused_*     [B], at most the slot's length; rows of q past seqused_q leave o and lse untouched
+ *   seqused_*     [B], at most the slot's length; o and lse of rows past seqused_q are untouched
  *   leftpad_k     [B], keys before it are unseen
  *   page_table    [B, max_pages], any row stride; or page_indices [total_pages] with page_indptr
  *                 [B + 1]. seqused_k is required then. Entries past ceil(seqlen / page_size) are

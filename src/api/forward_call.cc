@@ -49,9 +49,9 @@ Status check_plan_types(const tegula_problem& plan, const tegula_problem& call) 
 }
 
 Status check_plan_sizes(const tegula_problem& plan, const tegula_problem& call) {
-  const char* const capacity = call.layout_k != TEGULA_PAGED              ? "k"
-                               : (call.operands & TEGULA_HAS_PAGE_INDPTR) ? "page_indices"
-                                                                          : "page_table";
+  // page_indices say nothing about a single sequence's capacity; check_lengths holds each sequence
+  // against the plan's max_seqlen_k.
+  const bool ragged_pages = (call.operands & TEGULA_HAS_PAGE_INDPTR) != 0;
   const struct {
     const char *name, *what;
     int64_t plan, call;
@@ -67,7 +67,8 @@ Status check_plan_sizes(const tegula_problem& plan, const tegula_problem& call) 
       {"q", "total_q", plan.total_q, call.total_q, false},
       {"k", "total_k", plan.total_k, call.total_k, false},
       {"k", "num_pages", plan.num_pages, call.num_pages, false},
-      {capacity, "seqlen_k", plan.seqlen_k, call.seqlen_k, false},
+      {call.layout_k == TEGULA_PAGED ? "page_table" : "k", "seqlen_k", plan.seqlen_k,
+       ragged_pages ? 0 : call.seqlen_k, false},
   };
   for (const auto& size : sizes) {
     if (size.equal && size.call != size.plan) {

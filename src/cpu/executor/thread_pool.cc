@@ -14,6 +14,7 @@
 #include <new>
 #include <utility>
 
+#include "src/core/log.hpp"
 #include "src/cpu/executor/topology.hpp"
 
 namespace tegula::cpu {
@@ -31,7 +32,9 @@ constexpr auto kSpinTime = std::chrono::microseconds(50);
 // Tasks on this thread run inside a call: calls they make run inline.
 constinit thread_local bool inside_task = false;
 
-int32_t places(uint32_t state) { return static_cast<int32_t>((state & kPlacesMask) / kOnePlace); }
+int32_t places(uint32_t state) {
+  return static_cast<int32_t>((state & kPlacesMask) / kOnePlace);
+}
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint32_t bits) {
   syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, expected, nullptr, nullptr, bits);
@@ -96,7 +99,7 @@ struct ThreadPool::ForkHandlers {
 ThreadPool::ThreadPool(int32_t num_workers)
     : num_workers_(std::min(num_workers > 0 ? num_workers : default_num_workers(), kMaxWorkers)),
       may_spin_(num_workers_ <= cpu_info().usable_cpus),
-      workers_(new (std::nothrow) Worker[static_cast<size_t>(num_workers_)]) {
+      workers_(new(std::nothrow) Worker[static_cast<size_t>(num_workers_)]) {
   if (!workers_) num_workers_ = 1;
   static constinit pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, ForkHandlers::install);
@@ -225,6 +228,10 @@ int32_t ThreadPool::start_workers(int32_t wanted) noexcept {
     ++num_started_;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (num_started_ < wanted) {
+    log_message("the system refused a thread: a call runs on %d of %d workers", num_started_ + 1,
+                wanted + 1);
+  }
   return num_started_;
 }
 

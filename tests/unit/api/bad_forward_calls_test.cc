@@ -105,8 +105,6 @@ const BadForward kCalls[] = {
      kValue, "k: num_pages 6 is more than the plan's 5", false},
     {"plan_capacity", kPaged, [](F& f) { f.page_table.set({2, 3}, {3, 1, 2, 0, 4, 2}); }, kValue,
      "page_table: seqlen_k 12 is more than the plan's 8", false},
-    {"plan_capacity_indices", kIndices, [](F& f) { f.page_indices.set({5}, {3, 1, 0, 4, 2}); },
-     kValue, "page_indices: seqlen_k 20 is more than the plan's 16", false},
     {"device", kDense,
      [](F& f) {
        for (Operand* operand : {&f.q, &f.k, &f.v, &f.o, &f.lse}) {
