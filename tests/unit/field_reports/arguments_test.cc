@@ -45,10 +45,10 @@ TEST(FieldReports, B10_ViewsOfInputs) {
   }
 }
 
-TEST(FieldReports, B10_Gradients) { GTEST_SKIP() << "layouts of grad_out: the backward is a later issue"; }
-TEST(FieldReports, B13_DeterministicBackward) { GTEST_SKIP() << "the backward is a later issue"; }
-TEST(FieldReports, B14_DevicesAndStreams) { GTEST_SKIP() << "the CUDA back end is a later issue"; }
-TEST(FieldReports, B19_SmoothTime) { GTEST_SKIP() << "about GPU schedules: the CUDA back end is a later issue"; }
+TEST(FieldReports, B10_Gradients) { GTEST_SKIP() << "layouts of grad_out: the backward is a later release"; }
+TEST(FieldReports, B13_DeterministicBackward) { GTEST_SKIP() << "the backward is a later release"; }
+TEST(FieldReports, B14_DevicesAndStreams) { GTEST_SKIP() << "the CUDA back end is a later release"; }
+TEST(FieldReports, B19_SmoothTime) { GTEST_SKIP() << "about GPU schedules: the CUDA back end is a later release"; }
 
 TEST(FieldReports, B15_MismatchedSizes) {
   // One dimension of one operand differs from its peer: an error that shows both.
@@ -257,7 +257,7 @@ TEST(FieldReports, B17_MaxSeqlen) {
   EXPECT_LE(idle_after(100), 2 * once);
 }
 
-TEST(FieldReports, B17_Python) { GTEST_SKIP() << "0-dim tensors and torch.compile: the Python package is a later issue"; }
+TEST(FieldReports, B17_Python) { GTEST_SKIP() << "0-dim tensors and torch.compile: the Python package is a later release"; }
 
 TEST(FieldReports, B18_NoGpu) {
   std::int64_t cuda = -1;
@@ -278,7 +278,7 @@ TEST(FieldReports, B18_NoGpu) {
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
-TEST(FieldReports, B18_Import) { GTEST_SKIP() << "import of the Python package: a later issue"; }
+TEST(FieldReports, B18_Import) { GTEST_SKIP() << "import of the Python package: a later release"; }
 
 }  // namespace
 }  // namespace tegula::cases

@@ -152,7 +152,7 @@ TEST(FieldReports, B02_RowsWithoutKeys) {
   for (std::int64_t i = 0; i < 3; ++i) expect_empty_row(data, 0, i);
 }
 
-TEST(FieldReports, B02_Backward) { GTEST_SKIP() << "gradients of empty rows: the backward is a later issue"; }
+TEST(FieldReports, B02_Backward) { GTEST_SKIP() << "gradients of empty rows: the backward is a later release"; }
 
 // Elements that nobody sees are all ones: those become `value`.
 void fill_unseen(const Operand& operand, double value) {
@@ -281,7 +281,7 @@ TEST(FieldReports, B05_SplitsAtBlockEdges) {
   }
 }
 
-TEST(FieldReports, B05_MemoryNearlyFull) { GTEST_SKIP() << "device memory: the CUDA back end is a later issue"; }
+TEST(FieldReports, B05_MemoryNearlyFull) { GTEST_SKIP() << "device memory: the CUDA back end is a later release"; }
 
 TEST(FieldReports, B06_WindowEdges) {
   constexpr std::int64_t kDim = 40;

@@ -177,7 +177,7 @@ TEST(FieldReports, B20_PagesBeyond32Bits) {
   expect_right(query.o, 0, kKeys);
 }
 
-TEST(FieldReports, B20_Backward) { GTEST_SKIP() << "the backward is a later issue"; }
+TEST(FieldReports, B20_Backward) { GTEST_SKIP() << "the backward is a later release"; }
 
 }  // namespace
 }  // namespace tegula::cases
