@@ -436,6 +436,25 @@ def forward_named():
                     descale_expanded=n == 2, layout_k=layout, page_size=16 if layout != "dense" else 0,
                     seqused_k=layout != "dense"))
 
+    # Few query rows a kv head: every feature where a back end is likely to have a kernel of its own.
+    features = {
+        "plain": {}, "causal": dict(causal=True), "window": dict(window_left=70, window_right=0), "softcap": dict(softcap=5.0),
+        "window-right": dict(window_left=-1, window_right=3), "chunk": dict(attention_chunk=64), "sink": dict(sink=True),
+        "alibi": dict(alibi="heads"), "alibi-batch": dict(alibi="batch_heads"), "bias-f32": dict(bias_dtype="f32"),
+        "bias-bool": dict(bias_dtype="bool"), "bias-heads": dict(bias_dtype="f32", bias_broadcast="h"),
+        "bias-keys": dict(bias_dtype="f32", bias_broadcast="bhq"), "leftpad": dict(leftpad_k=[50, 3]),
+        "growing": dict(values="growing"), "large": dict(values="large"), "nan-q": dict(values="nan_q"),
+        "nan-k": dict(values="nan_k"), "heads": dict(values="heads"), "fixed": dict(fixed_split=64),
+        "splits": dict(num_splits=3), "all": dict(alibi="heads", softcap=20.0, sink=True, window_left=100, causal=True)}
+    shapes = [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 8), (2, 1), (2, 3), (3, 2), (4, 2), (8, 1), (1, 16)]
+    for n, (label, fields) in enumerate(features.items()):
+        for m in range(6):
+            q, ratio = shapes[(n + 2 * m) % len(shapes)]
+            pair = types[(n + m) % len(types)]
+            table.add(f"few-{label}-{m}", typed(pair, seqlens_q=[q, q], seqlens_k=[230, 65], seqused_k=True, slack_k=5,
+                                                num_heads_q=2 * ratio, num_heads_kv=2, head_dim=(64, 128, 32, 96)[m % 4],
+                                                head_dim_v=(64, 40, 128, 33, 8, 16)[m], **fields))
+
     # Refused by name on the CPU (tests/cases/refusals/cpu.txt).
     table.add("refused-f32-e4m3", dict(q_dtype="f32", kv_dtype="e4m3", o_dtype="f32", seqlens_q=[3], seqlens_k=[9],
                                        descale="one", tags=["refused"]))
