@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tegula bench: a first suite. Ours and standard attention in alternating rounds, medians of both, one JSON line a
-// result: the fields of docs/design/cpu_forward.md.
+// result: the fields of docs/measuring.md.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
