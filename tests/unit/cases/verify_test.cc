@@ -49,6 +49,9 @@ TEST(VerifyTable, Chosen) { verify(TEGULA_ISA_AUTO, kFastOnly, kRepeats); }
 class VerifyIsa : public ::testing::TestWithParam<tegula_isa> {};
 
 TEST_P(VerifyIsa, Fast) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the same threads as VerifyTable.Chosen; kernels carry no sanitizer";
+#endif
   if (!runs(GetParam())) GTEST_SKIP() << "not on this machine";
   verify(GetParam(), true, 3);
 }
