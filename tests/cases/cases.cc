@@ -234,6 +234,9 @@ std::vector<Case> load_table(const std::string& file_or_folder) {
   std::vector<Case> table;
   std::set<std::string> ids;
   for (const fs::path& file : files) {
+    // A device may have no end, a FIFO no writer.
+    if (fs::exists(file) && !fs::is_regular_file(file))
+      throw std::runtime_error(file.string() + ": is not a regular file");
     std::ifstream stream(file);
     if (!stream) throw std::runtime_error(file.string() + ": cannot be read");
     std::string line;
