@@ -7,6 +7,7 @@
 #include "src/api/append_kv.hpp"
 #include "src/api/check.hpp"
 #include "src/api/lengths.hpp"
+#include "src/core/float_environment.hpp"
 
 namespace tegula::api {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 Status check_scale_values(const char* name, const StridedView& scale, const tegula_tensor* tensor,
                           const AppendSizes& s) {
   if (tensor == nullptr || !has_elements(*tensor)) return {};
+  const FloatEnvironment environment;  // a denormal descale is more than 0 whatever the caller set
   // A broadcast value is looked at once.
   const int64_t batch = scale.strides[0] != 0 ? s.batch : 1;
   const int64_t heads = scale.strides[1] != 0 ? s.num_heads_kv : 1;

@@ -8,6 +8,7 @@
 
 #include "src/api/api.hpp"
 #include "src/api/check.hpp"
+#include "src/core/float_environment.hpp"
 #include "src/core/log.hpp"
 #include "src/plan/plan.hpp"
 
@@ -201,6 +202,7 @@ tegula_status tegula_plan_create(const tegula_problem* problem, const tegula_dev
                                  tegula_plan** plan) {
   return guarded([&]() -> Status {
     if (plan == nullptr) return null("plan");
+    const tegula::FloatEnvironment environment;  // scale and softcap are rounded here
     tegula_problem given, resolved;
     tegula_device on;
     TEGULA_RETURN_IF_ERROR(read_struct("problem", problem, given));

@@ -7,21 +7,9 @@
 #include <type_traits>
 
 #include "src/core/calls.hpp"
+#include "src/core/float_environment.hpp"
 
 namespace tegula::cpu {
-
-// Default rounding, denormals kept, no traps; the caller's settings come back at the end of the
-// scope.
-class FloatEnvironment {
- public:
-  FloatEnvironment() noexcept;
-  ~FloatEnvironment() noexcept;
-  FloatEnvironment(const FloatEnvironment&) = delete;
-  FloatEnvironment& operator=(const FloatEnvironment&) = delete;
-
- private:
-  uint64_t saved_;
-};
 
 // fn(task, worker) for every task in [0, count), worker < num_workers. Fn is called concurrently
 // and must not throw.

@@ -3,6 +3,10 @@
 #include <cmath>
 #include <limits>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "tests/unit/api/call_fixture.hpp"
 
 namespace {
@@ -183,6 +187,27 @@ TEST(LegalCombine, AllEmpty) {
   for (int i = 0; i < 5 * 4 * 8; ++i) ASSERT_EQ(c.o.buffer->f32()[i], 0.0f);
   for (int i = 0; i < 20; ++i) ASSERT_EQ(c.lse.buffer->f32()[i], static_cast<float>(i / 5));
 }
+
+#if defined(__x86_64__)
+TEST(LegalAppend, DenormalDescaleWhereDenormalsCountAsZero) {
+  A plain(Layout::kDense, TEGULA_F32, TEGULA_E4M3);
+  A flushed(Layout::kDense, TEGULA_F32, TEGULA_E4M3);
+  for (A* a : {&plain, &flushed}) {
+    a->add_descales();
+    std::fill_n(a->descale_k.buffer->f32(), 4, 0x1p-130f);
+    std::fill_n(a->k_new.buffer->f32(), 2 * 2 * 2 * 8, 0x1.8p-128f);
+  }
+  ASSERT_EQ(tegula_append_kv(&plain.args, nullptr), TEGULA_OK) << tegula_last_error();
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);  // flush to zero, denormals are zero
+  const tegula_status status = tegula_append_kv(&flushed.args, nullptr);
+  _mm_setcsr(before);
+  ASSERT_EQ(status, TEGULA_OK) << tegula_last_error();
+  const void* const bytes = plain.k_cache.buffer->data();
+  EXPECT_EQ(std::memcmp(flushed.k_cache.buffer->data(), bytes, Buffer::kSize), 0);
+  EXPECT_EQ(static_cast<const unsigned char*>(bytes)[3 * 16], 0x4c) << "6 in e4m3";
+}
+#endif
 
 TEST(LegalCombine, NoRowsNoLse) {
   C c(Layout::kRagged);
