@@ -11,6 +11,11 @@ for command in run replay verify explain bench doctor; do
   refuses 2 "nonsense" $command something --nonsense
 done
 prints "^tegula [0-9]*\.[0-9]*\.[0-9]* (ABI [0-9]*)$" --version
+for wish in --help --version "run --help" doctor; do
+  : >"$work/out"
+  "$program" $wish >/dev/full 2>"$work/err" && fail "$wish: exits with 0 where stdout is full"
+  grep -q "^tegula: stdout: " "$work/err" || fail "$wish: says nothing about a full stdout"
+done
 refuses 2 "subcommand"
 refuses 2 "nonsense is no command" nonsense
 refuses 2 "see tegula explain --help" explain --batch many

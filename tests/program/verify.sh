@@ -16,6 +16,7 @@ refuses 1 "no case" verify --id 'no such case'
 refuses 1 "cuda" verify --device cuda
 refuses 2 "executor" verify --executor none
 refuses 1 "absent" verify --table "$work/absent"
+refuses 1 "/dev/zero: is not a regular file" verify --table /dev/zero
 grep '"fwd-size-1x2"' "$source_tree/tests/cases/table/forward_named.jsonl" >"$work/own.jsonl"
 prints "^1 passed, 0 failed, 0 refused, 0 skipped$" verify --table "$work/own.jsonl" --repeats 2
 # What an installation has beside the program comes before the source tree.

@@ -43,6 +43,12 @@ int fail(const Session& session, int status, const std::string& message) {
   return status;
 }
 
+// What was printed may still lie in the buffer, and then be lost.
+int flushed(const Session& session, int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  return fail(session, kFailed, "stdout: cannot write the output");
+}
+
 int run(int argc, char** argv) {
   CLI::App program("Exact attention, tile by tile: run it, check it, measure it.", "tegula");
   program.require_subcommand(1);
@@ -58,12 +64,9 @@ int run(int argc, char** argv) {
   add_doctor(program, session);
   try {
     program.parse(argc, argv);
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      return fail(session, kFailed, "stdout: cannot write the output");
-    }
-    return session.status;
+    return flushed(session, session.status);
   } catch (const CLI::Success& wish) {  // --help, --version
-    return program.exit(wish);
+    return flushed(session, program.exit(wish));
   } catch (const CLI::ParseError& error) {
     if (program.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
       return fail(session, kUsage, fmt::format("{} is no command (see tegula --help)", argv[1]));
