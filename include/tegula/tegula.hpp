@@ -12,6 +12,10 @@
 // Every failure is a tegula::Error; outputs are untouched then.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "tegula/tegula.hpp needs C++20 (-std=c++20); tegula/tegula.h is plain C"
+#endif
+
 #include <tegula/append_kv.hpp>
 #include <tegula/combine.hpp>
 #include <tegula/error.hpp>

@@ -126,6 +126,8 @@ struct KernelFamily {
   const char* name;
   int64_t lanes;          // floats of a vector
   int64_t panel_vectors;  // vectors of packed rows in a panel
+  int64_t narrow_rows;    // sequences of so many packed rows or fewer go to the narrow kernel,
+  int64_t narrow_tile;    // in blocks of so many keys
   bool has_pairs;         // has the bf16 dot product
   void (*forward)(const ForwardParams& params, const ForwardTask& task, char* scratch);
   void (*combine)(const CombineRow& row);

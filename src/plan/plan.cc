@@ -158,10 +158,30 @@ std::string explain(const Plan& plan) {
       dtype_name(problem.q_dtype), dtype_name(problem.kv_dtype), dtype_name(problem.o_dtype),
       static_cast<long long>(problem.num_heads_q), static_cast<long long>(problem.num_heads_kv),
       static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v));
+  constexpr const char* kLayouts[] = {"dense", "ragged", "paged"};
+  const auto size = [](int64_t value) { return static_cast<long long>(value); };
+  line("sizes           batch %lld, q %s of at most %lld, k %s of at most %lld%s",
+       size(problem.batch), kLayouts[problem.layout_q], size(problem.max_seqlen_q),
+       kLayouts[problem.layout_k], size(problem.max_seqlen_k),
+       problem.layout_k == TEGULA_PAGED ? " in pages" : "");
+  if (problem.layout_k == TEGULA_PAGED) {
+    line("pages           %lld of %lld tokens", size(problem.num_pages), size(problem.page_size));
+  }
+  line("mask            %swindow_left %lld, window_right %lld, attention_chunk %lld",
+       problem.causal ? "causal, " : "", size(problem.window_left), size(problem.window_right),
+       size(problem.attention_chunk));
+  line("scores          softmax_scale %g, softcap %g%s%s%s", problem.softmax_scale, problem.softcap,
+       (problem.operands & TEGULA_HAS_ALIBI) ? ", ALiBi" : "",
+       (problem.operands & TEGULA_HAS_BIAS) ? ", bias" : "",
+       (problem.operands & TEGULA_HAS_SINK) ? ", sink" : "");
   line("products        %s", params.pairs ? "bf16 pairs (vdpbf16ps), fp32 sums" : "fp32");
   line("k in place      %s", on_off(params.k_in_place));
-  line("packing         %lld query heads of a kv head share rows",
-       static_cast<long long>(params.qheads_per_kvhead));
+  line("packing         %lld query head%s a kv head in the rows of an item",
+       size(params.qheads_per_kvhead), params.qheads_per_kvhead == 1 ? " of" : "s of");
+  line(
+      "few rows        at most %lld packed rows a sequence: lanes along head_dim, blocks of %lld "
+      "keys",
+      size(plan.cpu.family->narrow_rows), size(plan.cpu.family->narrow_tile));
   line("tiles           tile_m %lld rows (panels of %lld), tile_n %lld keys",
        static_cast<long long>(plan.tile_m), static_cast<long long>(params.layout.panel_rows),
        static_cast<long long>(plan.tile_n));
@@ -189,8 +209,10 @@ Status describe_cpu(tegula_device& device) {
   device.num_workers = cpu::ThreadPool::process_pool().num_workers();
   const int32_t asked = isa_of_environment();
   if (asked == kUnknownIsa) {
+    const char* const text = std::getenv("TEGULA_ISA");
     return fail(TEGULA_INVALID_ARGUMENT,
-                "TEGULA_ISA: the value is not one of scalar, avx2, avx512, avx512bf16, auto");
+                "TEGULA_ISA: \"%.32s\" is not one of scalar, avx2, avx512, avx512bf16, auto",
+                text != nullptr ? text : "");
   }
   const auto isa = static_cast<tegula_isa>(asked);
   if (isa != TEGULA_ISA_AUTO && (cpu::find_family(isa) == nullptr || !cpu::machine_runs(isa))) {

@@ -25,6 +25,10 @@ refuses 2 "required" run
 refuses 1 "q: not in the files" run "$trace"
 refuses 1 "NAME=PATH is for npy" run q="$work/result.safetensors"
 refuses 1 "no operand" run "$work/lse.npy"
+refuses 1 "is the input" run "$work/q.npy" "$work/k.npy" "$work/v.npy" --out "$work/../$(basename "$work")/q.npy"
+echo "no array" >"$work/text.npy"
+refuses 1 "neither an npy nor a safetensors file" run "$work/text.npy"
+refuses 2 "scale" run "$work/q.npy" "$work/k.npy" "$work/v.npy" --scale 0
 refuses 1 "given twice" run "$work/q.npy" q="$work/o.npy" "$work/k.npy" "$work/v.npy"
 refuses 1 "softcap" run "$work/q.npy" "$work/k.npy" "$work/v.npy" --softcap -1
 refuses 1 "window_right" run "$work/q.npy" "$work/k.npy" "$work/v.npy" --causal --window-right 3

@@ -57,7 +57,10 @@ Operands::Operands(const std::vector<std::string>& files, const std::string& pre
     const bool named = equals != std::string::npos && !std::filesystem::exists(file, ignored);
     const std::filesystem::path path = named ? file.substr(equals + 1) : file;
     if (!io::is_npy(io::MappedFile(path).bytes())) {
-      if (named) throw Failure(fmt::format("{}: NAME=PATH is for npy files", file));
+      if (named) throw Failure(fmt::format("{}: NAME=PATH is for npy files, which this is not", file));
+      if (path.extension() == ".npz" || path.extension() == ".npy") {
+        throw Failure(fmt::format("{}: neither an npy nor a safetensors file", path.string()));
+      }
       safetensors_.push_back(std::make_unique<io::SafetensorsFile>(io::SafetensorsFile::open(path)));
       for (const io::Array& array : safetensors_.back()->arrays()) {
         const bool ours = array.name.rfind(prefix, 0) == 0;

@@ -14,7 +14,8 @@ void AttentionOptions::add_to(CLI::App& command) {
       ->type_name("N")->group(group);
   command.add_option("--chunk", attention_chunk, "Keys of the row's own chunk of N alone; 0: no chunks")
       ->type_name("N")->group(group);
-  command.add_option("--scale", softmax_scale, "Softmax scale (default: head_dim^-1/2)")
+  command.add_option("--scale", softmax_scale, "Softmax scale, > 0 (default: head_dim^-1/2)")
+      ->check(CLI::PositiveNumber)
       ->type_name("X")->group(group);
   command.add_option("--softcap", softcap, "Scores become X tanh(score / X); 0: none")
       ->type_name("X")->group(group);

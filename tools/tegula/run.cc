@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -73,7 +75,22 @@ void write_outputs(const RunOptions& options, const ForwardArgs& args, Dtype o_d
   if (!options.out_lse.empty()) io::write_npy(options.out_lse, lse);
 }
 
+// An output that is also an input would destroy it.
+void keep_inputs(const RunOptions& options) {
+  std::error_code missing;
+  for (const auto& [option, out] : {std::pair{"--out", options.out}, {"--out-lse", options.out_lse}}) {
+    for (const std::string& file : options.files) {
+      const std::string path = file.substr(file.find('=') + 1);  // NAME=PATH, or the whole
+      if (!out.empty() && (std::filesystem::equivalent(out, file, missing) ||
+                           std::filesystem::equivalent(out, path, missing))) {
+        throw Failure(fmt::format("{}: {} is the input {}", option, out, file));
+      }
+    }
+  }
+}
+
 void run(const RunOptions& options, Session& session) {
+  keep_inputs(options);
   if (!options.out_lse.empty() && !is_npy_name(options.out_lse)) {
     throw Failure(fmt::format("--out-lse: {} does not end in .npy; a safetensors --out holds lse too",
                               options.out_lse));
@@ -137,13 +154,19 @@ void run(const RunOptions& options, Session& session) {
   };
   table.add({"q", operand(tegula::name(static_cast<Dtype>(problem.c().q_dtype)), shape_of(args.q))});
   table.add({"k", operand(tegula::name(static_cast<Dtype>(problem.c().kv_dtype)), shape_of(args.k))});
+  table.add({"v", operand(tegula::name(static_cast<Dtype>(problem.c().kv_dtype)), shape_of(args.v))});
   table.add({"o", operand(tegula::name(o_dtype), o_shape)});
   table.add({"lse", operand("f32", lse_shape)});
   if (!options.out.empty()) table.add({"written", options.out});
   if (!options.out_lse.empty()) table.add({"", options.out_lse});
   if (!operands.ignored().empty()) {
-    table.add({"ignored", fmt::format("{} tensor{} that are no operands", operands.ignored().size(),
-                                      operands.ignored().size() > 1 ? "s" : "")});
+    constexpr std::size_t kNamed = 5;
+    const std::vector<std::string>& names = operands.ignored();
+    const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kNamed));
+    table.add({"ignored", fmt::format("{}{}: no operands", fmt::join(names.begin(), end, ", "),
+                                      names.size() > kNamed
+                                          ? fmt::format(" and {} more", names.size() - kNamed)
+                                          : "")});
   }
   table.add({"runs on", fmt::format("{}, {} thread{}", info.implementation, machine.threads(),
                                     machine.threads() > 1 ? "s" : "")});
