@@ -26,6 +26,7 @@ refuses 1 "q: not in the files" run "$trace"
 refuses 1 "NAME=PATH is for npy" run q="$work/result.safetensors"
 refuses 1 "no operand" run "$work/lse.npy"
 refuses 1 "is the input" run "$work/q.npy" "$work/k.npy" "$work/v.npy" --out "$work/../$(basename "$work")/q.npy"
+refuses 1 "as well" run "$work/q.npy" "$work/k.npy" "$work/v.npy" --out "$work/x.npy" --out-lse "$work/x.npy"
 echo "no array" >"$work/text.npy"
 refuses 1 "neither an npy nor a safetensors file" run "$work/text.npy"
 refuses 2 "scale" run "$work/q.npy" "$work/k.npy" "$work/v.npy" --scale 0

@@ -84,6 +84,7 @@ TEST(Trace, NamesWhatIsWrong) {
       {set("head_dim", "16.5"), "'16.5' is no number"},
       {set("head_dim_v", "8"), "prefill.v: shape [5, 2, 16] where the metadata says [5, 2, 8]"},
       {set("scale", "nan"), "scale: 'nan' is no number"},
+      {set("scale", "0"), "scale 0 is not more than 0"},
       {set("scale", "inf"), "scale: 'inf' is no number"},
       {set("softcap", "-1"), "softcap: '-1' is no number"},
       {set("window_left", "-2"), "window_left: '-2' is no number in [-1, "},

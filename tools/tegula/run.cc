@@ -75,9 +75,13 @@ void write_outputs(const RunOptions& options, const ForwardArgs& args, Dtype o_d
   if (!options.out_lse.empty()) io::write_npy(options.out_lse, lse);
 }
 
-// An output that is also an input would destroy it.
+// An output that is also an input, or the other output, would destroy it.
 void keep_inputs(const RunOptions& options) {
   std::error_code missing;
+  if (!options.out.empty() && std::filesystem::weakly_canonical(options.out, missing) ==
+                                  std::filesystem::weakly_canonical(options.out_lse, missing)) {
+    throw Failure(fmt::format("--out-lse: {} is --out as well", options.out_lse));
+  }
   for (const auto& [option, out] : {std::pair{"--out", options.out}, {"--out-lse", options.out_lse}}) {
     for (const std::string& file : options.files) {
       const std::string path = file.substr(file.find('=') + 1);  // NAME=PATH, or the whole

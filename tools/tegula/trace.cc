@@ -130,6 +130,9 @@ void Trace::read_layer(int number) {
   layer.head_dim = integer("head_dim", 1, 1 << 16);
   layer.head_dim_v = integer("head_dim_v", 1, 1 << 16);
   layer.softmax_scale = real("scale");
+  if (layer.softmax_scale == 0) {  // the library would take its default
+    throw Failure(fmt::format("{}: layer {}: scale 0 is not more than 0", path_, number));
+  }
   layer.softcap = real("softcap");
   layer.window_left = integer("window_left", -1, kMaxTokens);
   if (layer.num_heads_q % layer.num_heads_kv != 0) {
