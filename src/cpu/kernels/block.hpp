@@ -62,6 +62,14 @@ TEGULA_INLINE void row_pointers(const cpu::KvRows& rows, int64_t begin, int64_t 
   }
 }
 
+// Where packed row `row` of the sequence lies in q.
+TEGULA_INLINE const char* query_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                                    int64_t row) {
+  const int64_t token = row / params.qheads_per_kvhead;
+  const int64_t head = row - token * params.qheads_per_kvhead;
+  return task.q + token * task.q_token_stride + head * task.q_head_stride;
+}
+
 // Packs rows [row_begin, row_end) of the task into q_t, panel by panel: q_t[panel][step][lane];
 // lanes past the end are 0.
 TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
@@ -74,10 +82,7 @@ TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::For
                      static_cast<size_t>(panel_bytes));
   }
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t row = task.row_begin + r;
-    const int64_t token = row / params.qheads_per_kvhead;
-    const int64_t head = row - token * params.qheads_per_kvhead;
-    const char* const from = task.q + token * task.q_token_stride + head * task.q_head_stride;
+    const char* const from = query_row(params, task, task.row_begin + r);
     char* const units = reinterpret_cast<char*>(widened);
     if (params.pairs) {
       bf16_row(params.q_dtype, from, units, params.head_dim, widened + layout.q_steps);

@@ -156,10 +156,7 @@ TEGULA_INLINE int64_t pack_narrow(const Item& item) {
   char* const q = item.scratch + params.layout.q_t;
   __builtin_memset(q, 0, static_cast<size_t>(kNarrowRows * bytes));
   for (int64_t r = 0; r < item.rows; ++r) {
-    const int64_t row = task.row_begin + r;
-    const int64_t token = row / params.qheads_per_kvhead;
-    const char* const from = task.q + token * task.q_token_stride +
-                             (row - token * params.qheads_per_kvhead) * task.q_head_stride;
+    const char* const from = query_row(params, task, task.row_begin + r);
     if (dot_pairs) {
       __builtin_memcpy(q + r * bytes, from, static_cast<size_t>(bytes));
     } else {

@@ -8,7 +8,6 @@
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline constexpr float kLog2e = 1.44269504f;
-inline constexpr float kLn2 = 0.693147181f;
 
 // Takes a block's maximum into one vector of rows: writes row_max and the factor alpha of what was
 // accumulated before, and returns what is to be subtracted from the scores.
