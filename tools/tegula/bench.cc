@@ -18,6 +18,7 @@
 
 #include "src/cpu/executor/topology.hpp"
 #include "tests/oracle/formats.hpp"
+#include "tools/tegula/bench_suite.hpp"
 #include "tools/tegula/command.hpp"
 #include "tools/tegula/library.hpp"
 #include "tools/tegula/options.hpp"
@@ -39,11 +40,12 @@ struct BenchOptions {
   std::vector<std::string> masks = {"full", "causal"};
   std::int64_t context = 8192;
   int rounds = 5;
-  std::string out, commit;
+  std::string out, commit, filter;
+  bool list = false;
   MachineOptions machine;
 };
 
-struct Cell {
+struct OneCell {
   std::string op;  // forward, decode
   Dtype dtype = Dtype::kF32;
   std::int64_t batch = 1, heads_q = 8, heads_kv = 8, head_dim = 64, seqlen_q = 1, seqlen_k = 1;
@@ -66,7 +68,7 @@ struct Cell {
 };
 
 // How often to have K and V in memory so that a call finds none of them in a cache.
-std::int64_t copies_of(const Cell& cell, Dtype dtype) {
+std::int64_t copies_of(const OneCell& cell, Dtype dtype) {
   constexpr double kFarMoreThanCaches = 256.0 * 1024 * 1024;
   if (cell.op != "decode") return 1;
   return std::max<std::int64_t>(2, static_cast<std::int64_t>(std::ceil(kFarMoreThanCaches / cell.kv_bytes(dtype))));
@@ -100,7 +102,7 @@ Buffer normal(std::int64_t elements, Dtype dtype, std::uint64_t seed, std::int64
 // Our side of a cell.
 class Ours {
  public:
-  Ours(const Cell& cell, Machine& machine)
+  Ours(const OneCell& cell, Machine& machine)
       : cell_(cell), machine_(machine), copies_(copies_of(cell, cell.dtype)),
         q_(normal(cell.batch * cell.seqlen_q * cell.heads_q * cell.head_dim, cell.dtype, 1)),
         k_(normal(kv_elements(), cell.dtype, 2, copies_)),
@@ -149,7 +151,7 @@ class Ours {
     return args;
   }
 
-  Cell cell_;
+  OneCell cell_;
   Machine& machine_;
   std::int64_t copies_, next_ = 0;
   Buffer q_, k_, v_, o_;
@@ -160,7 +162,7 @@ class Ours {
 // Standard attention's side: fp32 whatever the cell's type, keys of a head together.
 class Theirs {
  public:
-  Theirs(const Cell& cell, Workers& workers)
+  Theirs(const OneCell& cell, Workers& workers)
       : cell_(cell), copies_(copies_of(cell, Dtype::kF32)),
         q_(normal(cell.batch * cell.seqlen_q * cell.heads_q * cell.head_dim, Dtype::kF32, 1)),
         k_(normal(kv_elements(), Dtype::kF32, 2, copies_)),
@@ -188,7 +190,7 @@ class Theirs {
   static float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
   std::int64_t kv_elements() const { return cell_.batch * cell_.seqlen_k * cell_.heads_kv * cell_.head_dim; }
 
-  Cell cell_;
+  OneCell cell_;
   std::int64_t copies_, next_ = 0;
   Buffer q_, k_, v_, o_;
   StandardAttention attention_;
@@ -208,11 +210,11 @@ double burst(const std::function<void()>& call) {
   return elapsed / calls;
 }
 
-std::vector<Cell> cells_of(const BenchOptions& options) {
-  std::vector<Cell> cells;
+std::vector<OneCell> cells_of(const BenchOptions& options) {
+  std::vector<OneCell> cells;
   for (const std::string& suite : options.suites) {
     for (const std::string& type : options.dtypes) {
-      Cell cell;
+      OneCell cell;
       cell.op = suite;
       cell.dtype = parse_dtype("--dtype", type);
       if (is_8bit(cell.dtype)) throw Failure(fmt::format("--dtype: {} is none of fp32, fp16, bf16", type));
@@ -253,7 +255,7 @@ double clock_mhz() {
 }
 
 struct Result {
-  Cell cell;
+  OneCell cell;
   std::string implementation;
   double seconds = 0.0, peer_seconds = 0.0;
 };
@@ -261,7 +263,7 @@ struct Result {
 // Rates and limits in the result line's units.
 Json line_of(const BenchOptions& options, const Machine& machine, const Limits& limits, const Result& result,
              bool peer) {
-  const Cell& cell = result.cell;
+  const OneCell& cell = result.cell;
   const double seconds = peer ? result.peer_seconds : result.seconds;
   const Dtype dtype = peer ? Dtype::kF32 : cell.dtype;
   const bool decode = cell.op == "decode";
@@ -311,7 +313,7 @@ Json line_of(const BenchOptions& options, const Machine& machine, const Limits& 
   return line;
 }
 
-Result measure(const Cell& cell, const BenchOptions& options, Machine& machine) {
+Result measure(const OneCell& cell, const BenchOptions& options, Machine& machine) {
   Ours ours(cell, machine);
   Theirs theirs(cell, machine.workers());
   std::vector<double> our_times, their_times;
@@ -331,7 +333,7 @@ void print_results(const std::vector<Result>& results, const Limits& limits) {
                {"mask", Table::Align::kLeft}, {"layout", Table::Align::kLeft}, {"time"}, {"rate"}, {"limit"},
                {"standard"}, {"speedup"}});
   for (const Result& result : results) {
-    const Cell& cell = result.cell;
+    const OneCell& cell = result.cell;
     const bool decode = cell.op == "decode";
     const double rate = (decode ? cell.kv_bytes(cell.dtype) : cell.flops()) / result.seconds;
     const double limit = decode ? limits.read_bytes : cell.dtype == Dtype::kF32 ? limits.fma_flops : 0.0;
@@ -348,8 +350,19 @@ void print_results(const std::vector<Result>& results, const Limits& limits) {
   fmt::print(", measured in this run.\nstandard: materialised scores, fp32, the same threads.\n");
 }
 
+void list(const BenchOptions& options, Session& session) {
+  Json shapes = Json::array();
+  for (const Cell& cell : suite_cpu(class_of(cpu::cpu_info()), static_cast<int>(choose_cpus(options.machine.threads).size()))) {
+    if (matches(options.filter, cell.name)) shapes.push_back(shape_of(cell));
+  }
+  if (session.json) return print_json(shapes);
+  for (const Json& shape : shapes) fmt::print("{}\n", shape["cell"].get<std::string>());
+}
+
 void bench(const BenchOptions& options, Session& session) {
-  const std::vector<Cell> cells = cells_of(options);
+  if (options.list) return list(options, session);
+  if (options.suites == std::vector<std::string>{"cpu"}) throw Failure("--suite cpu: only --list yet");
+  const std::vector<OneCell> cells = cells_of(options);
   Machine machine(options.machine);
   std::ofstream out;
   if (!options.out.empty()) {
@@ -358,13 +371,13 @@ void bench(const BenchOptions& options, Session& session) {
   }
   Limits limits;
   limits.fma_flops = measure_fma(machine.workers());
-  const bool decodes = std::any_of(cells.begin(), cells.end(), [](const Cell& c) { return c.op == "decode"; });
+  const bool decodes = std::any_of(cells.begin(), cells.end(), [](const OneCell& c) { return c.op == "decode"; });
   if (decodes) limits.read_bytes = measure_read(machine.workers());
   std::vector<Result> results;
   Json lines = Json::array();
   {
     Progress progress("measuring", static_cast<std::int64_t>(cells.size()));
-    for (const Cell& cell : cells) {
+    for (const OneCell& cell : cells) {
       results.push_back(measure(cell, options, machine));
       for (const bool peer : {false, true}) {
         lines.push_back(line_of(options, machine, limits, results.back(), peer));
@@ -390,9 +403,9 @@ void add_bench(CLI::App& program, Session& session) {
                   "what the machine can do at best. --out appends one JSON line a result to a file.");
   auto options = std::make_shared<BenchOptions>();
   BenchOptions& o = *options;
-  command->add_option("--suite", o.suites, "forward, decode (default: both)")
+  command->add_option("--suite", o.suites, "forward, decode (default: both); cpu")
       ->delimiter(',')
-      ->check(CLI::IsMember({"forward", "decode"}))
+      ->check(CLI::IsMember({"forward", "decode", "cpu"}))
       ->type_name("NAME,...");
   command->add_option("--dtype", o.dtypes, "Types (default: fp32, bf16, fp16)")->delimiter(',')->type_name("TYPE,...");
   command->add_option("--head-dim", o.head_dims, "forward: head dims (default: 64, 128)")
@@ -413,6 +426,8 @@ void add_bench(CLI::App& program, Session& session) {
   command->add_option("--rounds", o.rounds, "Kept rounds")->check(CLI::Range(1, 1000))->capture_default_str();
   command->add_option("--out", o.out, "Append result lines to this file")->type_name("FILE");
   command->add_option("--commit", o.commit, "Commit to write into the lines")->type_name("HASH");
+  command->add_flag("--list", o.list, "Print the cells of suite cpu, with --json their shapes");
+  command->add_option("--filter", o.filter, "Only cells whose names match")->type_name("PATTERN,...");
   add_machine(*command, o.machine);
   command->callback([options, &session] { bench(*options, session); });
 }
