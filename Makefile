@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short names for what scripts/ does. CMake is the build system: see CMakePresets.json for its presets.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all bench install mutants clean
+.PHONY: help build demo test test-all bench peers-venv install mutants clean
 
 PREFIX ?= /usr/local
 TRACE ?= data/smollm2-135m.safetensors
@@ -9,7 +9,7 @@ TRACE ?= data/smollm2-135m.safetensors
 BUILD_FOLDERS := build build-debug build-asan build-tsan build-fuzz build-aarch64 build-mutants
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 build: ## installs what is missing, builds the libraries and the program build/tegula
 	@scripts/bootstrap.sh
@@ -32,6 +32,10 @@ install: build ## installs into PREFIX (default /usr/local; DESTDIR is honoured)
 bench: ## builds the benchmark programs, build/bench/*
 	@scripts/bootstrap.sh bench
 	@scripts/build.sh bench tegula_bench
+
+peers-venv: build ## builds, and makes build/venv-peers with PyTorch for bench/peers_cpu.py
+	@scripts/bootstrap.sh python
+	@scripts/venv.sh build/venv-peers bench/requirements-peers.txt
 
 mutants: ## applies one-line mistakes, each of which verify must catch (<= 20 minutes)
 	@scripts/bootstrap.sh test

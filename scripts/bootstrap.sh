@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing on Debian 12, Debian 13 and Ubuntu 24.04. Usage: bootstrap.sh [test|bench|all]
+# Installs what is missing on Debian 12, Debian 13 and Ubuntu 24.04. Usage: bootstrap.sh [test|bench|python|all]
 #   test (default): what `make build`, `make demo` and `make test` need
 #   bench:          and what `make bench` needs
+#   python:         and what the Python tools need
 #   all:            and what `make test-all` needs
 # Asks apt only when something is missing. Without root or sudo it names the packages and fails.
 # TEGULA_BOOTSTRAP=0 turns it off, for machines whose tools come from elsewhere.
@@ -50,12 +51,14 @@ collect() {
   need_file include/fmt/core.h libfmt-dev
   need_file include/nlohmann/json.hpp nlohmann-json3-dev
   need_file include/gtest/gtest.h libgtest-dev
-  [ "$level" = test ] || need_file include/benchmark/benchmark.h libbenchmark-dev
+  [ "$level" != bench ] && [ "$level" != all ] || need_file include/benchmark/benchmark.h libbenchmark-dev
+  if [ "$level" = python ] || [ "$level" = all ]; then
+    need_command python3 python3
+    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing="$missing python3-venv"
+  fi
   if [ "$level" = all ]; then
     need_command aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
     need_command qemu-aarch64 qemu-user
-    need_command python3 python3
-    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing="$missing python3-venv"
     if ! fuzz_clang >/dev/null; then
       local version
       for version in 19 18 16; do

@@ -36,7 +36,8 @@ if wants aarch64 && tally_step "aarch64 build" scripts/build.sh aarch64 tegula_c
     --executor inline
 fi
 
-if wants python && tally_step "python packages" scripts/venv.sh tools/requirements-trace.txt; then
+if wants python && tally_step "release build" scripts/build.sh release tegula tegula_cli &&
+  tally_step "python packages" scripts/venv.sh build/venv tools/requirements-trace.txt bench/requirements-peers.txt; then
   tally_junit "python" build/venv/bin/python -m pytest -q -p no:cacheprovider tests/python --junitxml
 fi
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Python environment of the tools and their tests, build/venv. Usage: venv.sh <requirements file>...
+# A Python environment. Usage: venv.sh <folder> <requirements file>...
 # Quick when the files have not changed since it was made.
 set -eu
 cd "$(dirname "$0")/.."
-folder=build/venv
+folder=$1
+shift
 wanted=$(cat "$@")
 [ "$(cat "$folder/requirements" 2>/dev/null)" != "$wanted" ] || exit 0
 python3 -m venv --clear "$folder"
