@@ -44,17 +44,59 @@ refuses 2 "lsd" explain --with lsd
 "$program" explain --json --head-dim 1000 >"$work/out" 2>"$work/err" && fail "explain --json: an error exits with 0"
 case $(json error) in *head_dim*) ;; *) fail "explain --json: no error in the document" ;; esac
 
-runs bench --suite forward --dtype bf16,fp32 --head-dim 64 --mask causal --seqlen 32 --rounds 1 --out "$work/lines" --json
-is "bench: cell" forward-bf16-h8/8-d64-q32-k32-causal-dense "$(json '0;cell')"
-is "bench: peer" standard "$(json '0;peer')"
-is "bench: lines" 4 "$(wc -l <"$work/lines")"
-prints "speedup" bench --suite decode --dtype fp16 --context 16 --rounds 1 --out "$work/lines"
-is "bench: lines are appended" 8 "$(wc -l <"$work/lines")"
+runs bench --list --threads 1
+is "bench: cells" "$(sort -u "$work/out" | wc -l)" "$(wc -l <"$work/out")"
+prints "^decode-e4m3-ratio16-permuted16-l3$" bench --suite cpu --list
+runs bench --list --json --threads 1 --filter 'forward-bf16-d64-causal-s2048-ragged'
+is "bench: shape" ragged "$(json '0;layout')"
+refuses 1 "no cell matches" bench --filter 'forward-fp12-*' --list
+refuses 1 "more than the" bench --threads 4096
+refuses 1 "is no list" bench --cpus many
+refuses 1 "may not use CPU" bench --cpus 4095
+refuses 2 "excludes" bench --cpus 0 --threads 1
+
+# A run. Its figures are nobody's business here: a busy machine may never be steady, which the program says.
+small='small-f32-s16,append-bf16-paged16,decode-f32-ratio1-permuted16-l3'
+for file in 1 2; do
+  "$program" bench --quick --threads 1 --filter "$small" --out "$work/lines" --commit abc --json >"$work/out" 2>"$work/err"
+  [ $? -le 1 ] && [ ! -s "$work/err" ] || fail "bench: does not run"
+  case $(json machine) in *"; class "*"1 CPUs; fp32 FMA "*" GFLOP/s"*) ;; *) fail "bench: no limits in the machine" ;; esac
+  is "bench: limits" limit "$(json 'lines;0;op')"
+  is "bench: commit" abc "$(json 'lines;0;commit')"
+  wc -l <"$work/lines" >"$work/count$file"
+done
+[ "$(cat "$work/count2")" -gt "$(cat "$work/count1")" ] || fail "bench: lines are not appended"
 while read -r line; do
   echo "$line" >"$work/out"
-  is "bench: suite" cpu_first "$(json suite)"
+  is "bench: suite" cpu "$(json suite)"
 done <"$work/lines"
-refuses 1 "appending" bench --suite forward --out "$work/no/such/folder"
-refuses 1 "e4m3 is none" bench --dtype e4m3
+refuses 1 "appending" bench --quick --threads 1 --filter "$small" --out "$work/no/such/folder"
+
+# Stored lines: one cell below its bar, then one that was not run, then another class.
+bar_line() {
+  echo '{"suite":"cpu","cell":"forward-f32-d64-full-s1024","op":"forward","impl":"cpu_x","threads":2,"rounds":7,"of_limit":'"$1"',
+    "machine":"m; class '"$2"', 2 CPUs"}' | tr -d '\n'
+  echo
+}
+bar_line 0.87 zen4 >"$work/below"
+"$program" bench --check --lines "$work/below" --filter 'forward-f32-d64-full-s1024' >"$work/out" 2>"$work/err"
+is "bench: a cell below its bar fails" 1 $?
+grep -q "87.0 %  *>= 88 %" "$work/out" || fail "bench: does not show the cell below its bar"
+bar_line 0.89 zen4 >"$work/good"
+prints "passed" bench --check --lines "$work/good" --filter 'forward-f32-d64-full-s1024'
+runs bench --check --lines "$work/below,$work/good" --filter 'forward-f32-d64-full-s1024' --json
+is "bench: check" ON "$(json 'check;passed')"
+"$program" bench --check --lines "$work/good" >"$work/out" 2>"$work/err"
+is "bench: bars whose cells were not run fail" 1 $?
+grep -q "not run (an error)" "$work/out" || fail "bench: does not list what was not run"
+bar_line 0.89 zen9 >"$work/class"
+refuses 1 "no bars for machines of class 'zen9'" bench --check --lines "$work/class"
+bar_line 0.89 zen9 >>"$work/good"
+refuses 1 "of two classes" bench --check --lines "$work/good"
+echo "no line" >"$work/broken"
+refuses 1 "broken:1: is no result line" bench --check --lines "$work/broken"
+refuses 1 "cannot be read" bench --check --lines "$work/absent"
+refuses 1 "goes with --check" bench --lines "$work/below"
+TEGULA_ISA=scalar refuses 1 "--check: " bench --check --threads 1 --filter small-f32-s16  # the class, or the threads
 
 finish

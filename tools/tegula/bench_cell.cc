@@ -47,7 +47,8 @@ const char* Cell::mask_name() const {
 }
 
 std::int64_t Cell::rows() const {
-  return ragged() ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) : batch * seqlen_q;
+  return ragged() ? std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})
+                  : batch * seqlen_q;
 }
 
 std::int64_t Cell::kv_rows() const {
@@ -59,7 +60,8 @@ double Cell::visible_keys() const {
   const auto pairs = [this](std::int64_t q, std::int64_t k) {
     if (mask == CellMask::kWindow) {
       double sum = 0.0;  // row i sees keys up to i + k - q
-      for (std::int64_t i = 0; i < q; ++i) sum += static_cast<double>(std::min(i + k - q, window_left) + 1);
+      for (std::int64_t i = 0; i < q; ++i)
+        sum += static_cast<double>(std::min(i + k - q, window_left) + 1);
       return sum;
     }
     const double all = static_cast<double>(q) * static_cast<double>(k);
@@ -77,10 +79,13 @@ double Cell::flops() const {
 }
 
 double Cell::kv_bytes() const {
-  return 2.0 * static_cast<double>(kv_rows() * heads_kv * head_dim) * static_cast<double>(size_of(kv_dtype));
+  return 2.0 * static_cast<double>(kv_rows() * heads_kv * head_dim) *
+         static_cast<double>(size_of(kv_dtype));
 }
 
-double Cell::rate(double seconds) const { return (op == Op::kForward ? flops() : kv_bytes()) / seconds; }
+double Cell::rate(double seconds) const {
+  return (op == Op::kForward ? flops() : kv_bytes()) / seconds;
+}
 
 Json shape_of(const Cell& cell) {
   Json shape;

@@ -33,7 +33,9 @@ inline bool is_compute(LimitKind kind) {
 struct Cell {
   std::string group;  // the table of the report in which it stands
   std::string name;   // unique within the suite
-  std::string set;    // cells of one set are measured in the same rounds, so that they may be compared
+  std::string stage;  // cells of one stage share data, and the limits are taken before and after it
+  std::string
+      set;  // cells of one set are measured in the same rounds, so that they may be compared
   Op op = Op::kForward;
   Dtype dtype = Dtype::kF32;     // of q and o
   Dtype kv_dtype = Dtype::kF32;  // of k and v
@@ -56,12 +58,12 @@ struct Cell {
   std::string features() const;  // softcap,sink
   const char* mask_name() const;
 
-  std::int64_t rows() const;         // of q and o, all sequences
-  std::int64_t kv_rows() const;      // of k and v; append: that are written
-  double visible_keys() const;       // pairs of a query and a key that it sees, one head
-  double flops() const;              // 4 b h s^2 d, half of it with a causal mask
-  double kv_bytes() const;           // K and V once; append: the rows written
-  double rate(double seconds) const; // in the unit of the limit, per second
+  std::int64_t rows() const;          // of q and o, all sequences
+  std::int64_t kv_rows() const;       // of k and v; append: that are written
+  double visible_keys() const;        // pairs of a query and a key that it sees, one head
+  double flops() const;               // 4 b h s^2 d, half of it with a causal mask
+  double kv_bytes() const;            // K and V once; append: the rows written
+  double rate(double seconds) const;  // in the unit of the limit, per second
 };
 
 const char* op_name(Op op);
@@ -69,7 +71,8 @@ const char* op_name(Op op);
 // The cell's shape for other programs (bench/peers_cpu.py reads it from --list --json).
 Json shape_of(const Cell& cell);
 
-// True if `name` matches one of the comma-separated patterns (* and ?) of `filter`; an empty filter takes all.
+// True if `name` matches one of the comma-separated patterns (* and ?) of `filter`; an empty filter
+// takes all.
 bool matches(const std::string& filter, const std::string& name);
 
 }  // namespace tegula::program

@@ -31,14 +31,16 @@ std::vector<int> cpus_of(const cpu::AffinityMask& mask) {
 std::vector<int> allowed_cpus() {
   cpu::AffinityMask mask = {};
   if (sched_getaffinity(0, sizeof mask.words, mask.words) != 0) {
-    throw Failure(fmt::format("the CPUs that this process may use cannot be read: {}", std::strerror(errno)));
+    throw Failure(
+        fmt::format("the CPUs that this process may use cannot be read: {}", std::strerror(errno)));
   }
   return cpus_of(mask);
 }
 
 // Names the core: all its CPUs have the same. The CPU's own number where the system does not tell.
 std::string core_of(int cpu) {
-  std::ifstream stream(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
+  std::ifstream stream(
+      fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
   std::string siblings;
   return std::getline(stream, siblings) ? siblings : std::to_string(cpu);
 }
@@ -48,8 +50,10 @@ std::string core_of(int cpu) {
 MachineClass class_of(const cpu::CpuInfo& info) {
   const std::string_view vendor = info.vendor;
   const cpu::X86Features& x86 = info.x86;
-  if (vendor == "AuthenticAMD" && info.family == 25 && x86.avx512_bf16 && !x86.amx_bf16) return MachineClass::kZen4;
-  if (vendor == "GenuineIntel" && x86.amx_bf16 && !x86.amx_fp16) return MachineClass::kSapphireRapids;
+  if (vendor == "AuthenticAMD" && info.family == 25 && x86.avx512_bf16 && !x86.amx_bf16)
+    return MachineClass::kZen4;
+  if (vendor == "GenuineIntel" && x86.amx_bf16 && !x86.amx_fp16)
+    return MachineClass::kSapphireRapids;
   return MachineClass::kUnknown;
 }
 
@@ -61,17 +65,30 @@ const char* class_name(MachineClass machine) {
   }
 }
 
+MachineClass class_named(const std::string& name) {
+  for (const MachineClass machine : {MachineClass::kZen4, MachineClass::kSapphireRapids}) {
+    if (name == class_name(machine)) return machine;
+  }
+  return MachineClass::kUnknown;
+}
+
 std::int64_t l3_cache_bytes(MachineClass machine) {
   return (machine == MachineClass::kSapphireRapids ? std::int64_t{32} : std::int64_t{8}) << 20;
 }
 
 std::vector<int> choose_cpus(int count) {
   const std::vector<int> allowed = allowed_cpus();
-  const std::size_t wanted = count > 0 ? static_cast<std::size_t>(count)
-                                       : std::min(allowed.size(), static_cast<std::size_t>(cpu::default_num_workers()));
+  // Not cpu_info(), which counts CPUs for good: this is asked before they are confined.
+  const int named = cpu::parse_num_threads(std::getenv("TEGULA_NUM_THREADS")),
+            quota = cpu::read_cgroup_quota("");
+  const int all = static_cast<int>(allowed.size());
+  if (count == 0) count = std::min(all, named > 0 ? named : quota > 0 ? quota : all);
+  const std::size_t wanted = static_cast<std::size_t>(count);
   if (wanted > allowed.size()) {
-    throw Failure(fmt::format("--threads: {} is more than the {} CPUs that this process may use; each thread is bound "
-                              "to one", wanted, allowed.size()));
+    throw Failure(fmt::format(
+        "--threads: {} is more than the {} CPUs that this process may use; each thread is bound "
+        "to one",
+        wanted, allowed.size()));
   }
   std::vector<int> first, second;  // of each core; its other CPUs
   std::set<std::string> cores;
@@ -83,7 +100,8 @@ std::vector<int> choose_cpus(int count) {
 
 std::vector<int> parse_cpus(const std::string& list) {
   cpu::AffinityMask mask = {};
-  if (!cpu::parse_cpu_list(list, mask)) throw Failure(fmt::format("--cpus: {} is no list such as 0,2-5", list));
+  if (!cpu::parse_cpu_list(list, mask))
+    throw Failure(fmt::format("--cpus: {} is no list such as 0,2-5", list));
   const std::vector<int> cpus = cpus_of(mask), allowed = allowed_cpus();
   for (const int cpu : cpus) {
     if (std::find(allowed.begin(), allowed.end(), cpu) == allowed.end()) {
@@ -104,10 +122,13 @@ void pin_thread(int thread_id, int cpu) {
 
 void confine(const std::vector<int>& cpus) {
   cpu::AffinityMask mask = {};
-  for (const int cpu : cpus) CPU_SET_S(static_cast<std::size_t>(cpu), sizeof mask.words, mask.words);
+  for (const int cpu : cpus)
+    CPU_SET_S(static_cast<std::size_t>(cpu), sizeof mask.words, mask.words);
   if (sched_setaffinity(0, sizeof mask.words, mask.words) != 0) {
-    throw Failure(fmt::format("the process cannot be confined to its CPUs: {}", std::strerror(errno)));
+    throw Failure(
+        fmt::format("the process cannot be confined to its CPUs: {}", std::strerror(errno)));
   }
+  setenv("TEGULA_NUM_THREADS", std::to_string(cpus.size()).c_str(), 1);
 }
 
 std::vector<int> thread_ids() {

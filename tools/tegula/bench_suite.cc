@@ -14,23 +14,30 @@ constexpr std::int64_t kHeadDims[] = {64, 128};
 constexpr CellMask kMasks[] = {CellMask::kFull, CellMask::kCausal};
 constexpr std::int64_t kPageSize = 16;
 
-// One long sequence and a tail, the sizes of a batch that a server sees; no length is a multiple of a block.
-const std::vector<std::int64_t> kLongTail = {2048, 997, 611, 402, 283, 211, 160, 127, 97, 71, 50, 33, 20, 11, 5, 1};
+// One long sequence and a tail, the sizes of a batch that a server sees; no length is a multiple of
+// a block.
+const std::vector<std::int64_t> kLongTail = {2048, 997, 611, 402, 283, 211, 160, 127,
+                                             97,   71,  50,  33,  20,  11,  5,   1};
 
 LimitKind compute_limit(Dtype dtype) {
-  return dtype == Dtype::kF32 ? LimitKind::kFma : dtype == Dtype::kBf16 ? LimitKind::kBf16 : LimitKind::kFp16;
+  return dtype == Dtype::kF32    ? LimitKind::kFma
+         : dtype == Dtype::kBf16 ? LimitKind::kBf16
+                                 : LimitKind::kFp16;
 }
 
-Cell forward_cell(Dtype dtype, std::int64_t head_dim, CellMask mask, std::int64_t seqlen, int threads) {
+Cell forward_cell(Dtype dtype, std::int64_t head_dim, CellMask mask, std::int64_t seqlen,
+                  int threads) {
   Cell cell;
   cell.group = "forward";
+  cell.stage = fmt::format("forward {}", tegula::name(dtype));
   cell.dtype = cell.kv_dtype = dtype;
   cell.head_dim = head_dim;
   cell.mask = mask;
   cell.seqlen_q = cell.seqlen_k = seqlen;
   cell.threads = threads;
   cell.limit = compute_limit(dtype);
-  cell.name = fmt::format("forward-{}-d{}-{}-s{}", tegula::name(dtype), head_dim, cell.mask_name(), seqlen);
+  cell.name =
+      fmt::format("forward-{}-d{}-{}-s{}", tegula::name(dtype), head_dim, cell.mask_name(), seqlen);
   cell.set = fmt::format("forward-{}-d{}-s{}", tegula::name(dtype), head_dim, seqlen);
   return cell;
 }
@@ -40,11 +47,13 @@ Cell variant(Cell cell, const std::string& suffix) {
   return cell;
 }
 
-Cell window_cell(Dtype dtype, std::int64_t head_dim, std::int64_t seqlen, std::int64_t window, int threads) {
+Cell window_cell(Dtype dtype, std::int64_t head_dim, std::int64_t seqlen, std::int64_t window,
+                 int threads) {
   Cell cell = forward_cell(dtype, head_dim, CellMask::kWindow, seqlen, threads);
   cell.group = "features";
   cell.window_left = window - 1;
-  cell.name = fmt::format("forward-{}-d{}-window{}-s{}", tegula::name(dtype), head_dim, window, seqlen);
+  cell.name =
+      fmt::format("forward-{}-d{}-window{}-s{}", tegula::name(dtype), head_dim, window, seqlen);
   return cell;
 }
 
@@ -93,7 +102,8 @@ struct CacheOrder {
   std::int64_t page_size;
   bool permuted;
 };
-constexpr CacheOrder kOrders[] = {{"dense", 0, false}, {"paged16", kPageSize, false}, {"permuted16", kPageSize, true}};
+constexpr CacheOrder kOrders[] = {
+    {"dense", 0, false}, {"paged16", kPageSize, false}, {"permuted16", kPageSize, true}};
 
 // e4m3 caches are read by bf16 queries.
 Cell decode_cell(Dtype kv_dtype, std::int64_t ratio, const CacheOrder& order, int threads) {
@@ -113,14 +123,15 @@ Cell decode_cell(Dtype kv_dtype, std::int64_t ratio, const CacheOrder& order, in
   return cell;
 }
 
-// Beyond the L3: 16 sequences, and as many such caches in turn as make 1 GiB, of which the largest L3 (some 260 MiB,
-// shared with neighbours) keeps nothing of use.
+// Beyond the L3: 16 sequences, and as many such caches in turn as make 1 GiB, of which the largest
+// L3 (some 260 MiB, shared with neighbours) keeps nothing of use.
 Cell in_memory(Cell cell) {
   constexpr double kRotated = 1024.0 * 1024 * 1024;
   cell.residence = "dram";
   cell.limit = LimitKind::kDram;
   cell.batch = 16;
-  cell.cache_sets = std::max<std::int64_t>(1, static_cast<std::int64_t>(kRotated / cell.kv_bytes()));
+  cell.cache_sets =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(kRotated / cell.kv_bytes()));
   cell.name += "-dram";
   return cell;
 }
@@ -144,18 +155,20 @@ void add_decode(std::vector<Cell>& cells, std::int64_t l3_bytes, int threads) {
           const Cell cell = decode_cell(kv_dtype, ratio, order, threads);
           cells.push_back(memory ? in_memory(cell) : in_l3(cell, l3_bytes));
           cells.back().set = fmt::format("decode-{}-ratio{}", cells.back().residence, ratio);
+          cells.back().stage = memory ? "decode beyond the L3" : "decode inside the L3";
         }
       }
     }
   }
 }
 
-// New rows of 16 sequences, 4 MiB of K and V or more, behind what a cache of 8k holds; each call writes further on.
+// New rows of 16 sequences, 4 MiB of K and V or more, behind what a cache of 8k holds; each call
+// writes further on.
 void add_append(std::vector<Cell>& cells, int threads) {
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
     for (const CacheOrder& order : kOrders) {
       Cell cell = decode_cell(dtype, 1, order, threads);
-      cell.group = "append";
+      cell.group = cell.stage = "append";
       cell.op = Op::kAppend;
       cell.batch = 16;
       cell.seqlen_q = 64;
@@ -173,7 +186,7 @@ void add_small(std::vector<Cell>& cells, int threads) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
     for (const std::int64_t seqlen : {1, 16, 64, 128}) {
       Cell cell = forward_cell(dtype, 64, CellMask::kFull, seqlen, threads);
-      cell.group = "small";
+      cell.group = cell.stage = "small";
       cell.name = fmt::format("small-{}-s{}", tegula::name(dtype), seqlen);
       cell.set = fmt::format("small-{}", tegula::name(dtype));
       cells.push_back(cell);
@@ -197,7 +210,7 @@ void add_scaling(std::vector<Cell>& cells, int threads) {
   for (const Cell& cell : base) {
     for (const int count : thread_counts(threads)) {
       Cell scaled = cell;
-      scaled.group = "scaling";
+      scaled.group = scaled.stage = "scaling";
       scaled.name = fmt::format("scaling-{}-t{}", cell.name, count);
       scaled.set = "scaling-" + cell.name;
       scaled.threads = count;

@@ -9,7 +9,8 @@
 
 namespace tegula::program {
 
-// In the order in which they are measured. The class decides how many bytes stay inside the last cache level.
+// In the order in which they are measured. The class decides how many bytes stay inside the last
+// cache level.
 std::vector<Cell> suite_cpu(MachineClass machine, int threads);
 
 }  // namespace tegula::program

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/tegula/workers.hpp"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <chrono>
 
 namespace tegula::program {
@@ -27,8 +30,15 @@ bool spin_until(const Done& done) {
 
 }  // namespace
 
-Workers::Workers(int count) : Executor(count) {
-  for (int worker = 1; worker < count; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+Workers::Workers(int count, const std::vector<int>& cpus) : Executor(count) {
+  for (int worker = 1; worker < count; ++worker) {
+    threads_.emplace_back([this, worker] { work(worker); });
+    if (cpus.empty()) continue;
+    const auto cpu = static_cast<std::size_t>(cpus[static_cast<std::size_t>(worker)]);
+    cpu_set_t words[8] = {};  // the kernel's limit is 8192 CPUs
+    CPU_SET_S(cpu, sizeof words, words);
+    pthread_setaffinity_np(threads_.back().native_handle(), sizeof words, words);
+  }
 }
 
 Workers::~Workers() {

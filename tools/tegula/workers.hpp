@@ -18,7 +18,8 @@ namespace tegula::program {
 
 class Workers final : public Executor {
  public:
-  explicit Workers(int count);  // >= 1, the calling thread included
+  // count >= 1, the calling thread included. With `cpus`, thread i >= 1 is bound to cpus[i].
+  explicit Workers(int count, const std::vector<int>& cpus = {});
   ~Workers() override;
 
   // Runs task(index, worker) for every index in [0, count), the calling thread taking part as worker
