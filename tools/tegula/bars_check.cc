@@ -19,7 +19,7 @@ bool is_ours(const Json& line) {
   return line.value("impl", "").rfind("cpu_", 0) == 0;
 }
 
-// The newest line of each cell, for bars beside PyTorch and for the others.
+// The newest line of each cell: of those that stand beside PyTorch, and of those that stand alone.
 struct Newest {
   std::map<std::string, const Json*> own, peer;
 };
@@ -85,7 +85,7 @@ CheckReport check_lines(const BarTable& table, const std::vector<Json>& lines,
     const auto known = threads_of.find(name);
     if (line.value("suite", "") != "cpu" || known == threads_of.end() || !is_ours(line)) continue;
     if (line.value("threads", 0) != known->second) continue;
-    newest.own[name] = &line;
+    if (!line.contains("peer")) newest.own[name] = &line;
     if (has_pytorch(line)) newest.peer[name] = &line;
   }
   for (const Cell& cell : suite) {
