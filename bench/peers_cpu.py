@@ -11,6 +11,7 @@ import fnmatch
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ SLOW_MATMUL = 8.0  # times the time of fp32
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", default="1,2", metavar="N,...", help="counts of threads (default: %(default)s)")
+    parser.add_argument("--threads", default="2", metavar="N,...", help="counts of threads (default: %(default)s)")
     parser.add_argument("--filter", default="*", metavar="PATTERN,...", help="cells, such as 'decode-*,small-*'")
     parser.add_argument("--quick", action="store_true", help="two rounds of cells that last milliseconds: a trial")
     parser.add_argument("--rounds", type=int, metavar="N", help="kept rounds (default: 5)")
@@ -179,12 +180,13 @@ def result_lines(measurement, kept, torch_version, common):
     return lines
 
 
-def processor():
-    fields = {}
+def clocks():
+    """'2600 MHz' of the first CPU, or '' where the system does not tell."""
     for text in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = text.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    return fields.get("model name", ""), fields.get("cpu MHz", "")
+        if name.strip() == "cpu MHz":
+            return f"{float(value):.0f} MHz"
+    return ""
 
 
 def time_text(seconds):
@@ -196,7 +198,8 @@ def table(measurements, probes):
     for measurement in measurements:
         cell, kept = measurement.cell, probes.kept(measurement.rounds)
         if not kept:
-            rows.append((cell.cell, str(cell.threads), measurement.failure or "no round kept", *[""] * 7))
+            why = measurement.failure or ("no round kept" if measurement.rounds else "not measured")
+            rows.append((cell.cell, str(cell.threads), why, *[""] * 7))
             continue
         medians = interleaved.medians(kept)
         rate = (f"{cell.kv_bytes / medians[OURS] / 1e9:.1f} GB/s" if cell.op == "decode"
@@ -246,13 +249,13 @@ def run(options, threads, cpus):
     os.sched_setaffinity(0, cpus)
     library = tegula_ctypes.Library(options.lib)  # it and the program count CPUs: torch binds this thread to one
     cells, refused = chosen(peers_cells.listed(options.program, threads), options, threads)
+    machine = peers_cells.machine(options.program, threads)
     import torch
     torch.set_num_threads(threads)
     if library.num_workers != threads:
         sys.exit(f"tegula has {library.num_workers} workers, wanted {threads}")
-    model, mhz = processor()
-    common = {"machine": model, "commit": options.commit, "clocks": f"{float(mhz):.0f} MHz" if mhz else ""}
-    print(f"{model}, CPUs {cpus}, torch {torch.__version__}, {len(cells)} cells; left out: "
+    common = {"machine": machine, "commit": options.commit, "clocks": clocks()}
+    print(f"{machine}\nCPUs {cpus}, torch {torch.__version__}, {len(cells)} cells; left out: "
           + (", ".join(f"{count} ({reason})" for reason, count in refused.items()) or "none"), flush=True)
     with torch.inference_mode():
         slow = slow_matmuls(torch)
@@ -261,10 +264,11 @@ def run(options, threads, cpus):
         measurements = [Measurement(cell, options, cell.dtype not in slow) for cell in cells]
         pin_workers(library, torch, cpus)
         probes = probes_of(torch, threads)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             measure_all(measurements, torch, library, probes)
         except KeyboardInterrupt:
-            pass  # what is measured is worth a table
+            pass  # what is measured is worth a table and its lines
     note("")
     print(table(measurements, probes))
     settled = [m for m in measurements if m.settled(probes)]
