@@ -170,7 +170,8 @@ def result_lines(measurement, kept, torch_version, common):
             line["cell"] += "-" + measurement.options.memory
         if cell.residence:
             line["residence"] = cell.residence
-        line |= {"rounds": len(kept), "ms": seconds * 1e3, "tflops": cell.flops / seconds / 1e12}
+        line |= {"rounds": len(kept), "rounds_dropped": len(measurement.rounds) - len(kept), "ms": seconds * 1e3,
+                 "tflops": cell.flops / seconds / 1e12}
         if cell.op == "decode":
             line["gbps"] = cell.kv_bytes / seconds / 1e9
         line |= {name: common[name] for name in ("commit", "clocks") if common[name]}
