@@ -65,13 +65,15 @@ std::string report_text(const CheckReport& report, bool full) {
   }
   std::string text = bars.text();
   const auto list = [&](Verdict verdict, const char* title) {
-    Table table({{title, Table::Align::kLeft}, {"value"}, {"bound"}, {"bar", Table::Align::kLeft}});
+    const Bar* bar = nullptr;
     for (const Judgement& j : report.judgements) {
       if (j.verdict != verdict) continue;
-      table.add({j.cell, verdict == Verdict::kNotRun ? "-" : value_text(*j.bar, j.value),
-                 bound_text(*j.bar), j.bar->text});
+      if (bar == nullptr) text += fmt::format("\n{}:\n", title);
+      if (bar != j.bar) text += fmt::format("  {} ({})\n", j.bar->text, bound_text(*j.bar));
+      bar = j.bar;
+      text += fmt::format("    {:<46}{}\n", j.cell,
+                          verdict == Verdict::kNotRun ? "" : value_text(*j.bar, j.value));
     }
-    if (!table.empty()) text += "\n" + table.text();
   };
   list(Verdict::kBelow, "below the bar");
   list(Verdict::kNotRun, full ? "not run (an error)" : "not run");
@@ -83,7 +85,7 @@ std::string report_text(const CheckReport& report, bool full) {
                       report.passed(full) ? "passed" : "FAILED");
   if (report.peer_bars_left > 0) {
     text += fmt::format(
-        "{} bars beside PyTorch are not judged here: bench/peers_cpu.py writes their lines, and "
+        "{} bars beside PyTorch are not judged here: bench/peers_cpu.py writes their lines, and\n"
         "`tegula bench --check --lines FILE,FILE` judges all.\n",
         report.peer_bars_left);
   }

@@ -74,9 +74,9 @@ std::vector<std::vector<Cell>> split(const std::vector<Cell>& cells, Part part) 
   return parts;
 }
 
-// All that the cells need, each at the thread counts where they need it.
-LimitReport measure_limits(Limits& limits, const std::vector<Cell>& cells, std::int64_t l3_bytes,
-                           double turn) {
+// All that the cells need, each at the thread counts where they need it or at all that occur.
+LimitReport measure_limits(Limits& limits, const std::vector<Cell>& cells, bool at_all_counts,
+                           std::int64_t l3_bytes, double turn) {
   std::map<Probe, std::set<int>> wanted;
   std::set<int> threads;
   for (const Cell& cell : cells) {
@@ -88,6 +88,9 @@ LimitReport measure_limits(Limits& limits, const std::vector<Cell>& cells, std::
     for (const Probe probe : {Probe::kDot, Probe::kAmx}) {
       if (limits.has(probe)) wanted[probe].insert(cell.threads);
     }
+  }
+  if (at_all_counts) {
+    for (auto& [probe, counts] : wanted) counts = threads;
   }
   std::int64_t steps = 0;
   for (const auto& [probe, counts] : wanted) steps += static_cast<std::int64_t>(counts.size());
@@ -118,7 +121,11 @@ void bind_threads(const std::vector<int>& cpus) {
   args.q = args.k = args.v = Tensor(numbers, {sequences, 64, 1, 16});
   args.o = Tensor(results, {sequences, 64, 1, 16});
   Plan(args).forward(args);
-  pin_new_threads(known, cpus);
+  const std::size_t started = pin_new_threads(known, cpus);
+  if (started + 1 != cpus.size()) {
+    throw Failure(fmt::format("the library started {} threads beside this one, not {}", started,
+                              cpus.size() - 1));
+  }
   pin_thread(0, cpus[0]);
 }
 
@@ -233,7 +240,8 @@ void bench(const BenchOptions& options, Session& session) {
   const Pace& pace = options.quick ? kQuickPace : kFullPace;
   const std::int64_t l3_bytes = l3_cache_bytes(suite.machine);
   Runner runner(suite.cpus, l3_bytes, pace);
-  const LimitReport limits = measure_limits(runner.limits(), cells, l3_bytes, pace.limit_turn);
+  const LimitReport limits =
+      measure_limits(runner.limits(), cells, options.filter.empty(), l3_bytes, pace.limit_turn);
   const cpu::CpuInfo& info = cpu::cpu_info();
   const RunFields fields = {machine_text(info.brand, class_name(suite.machine),
                                          static_cast<int>(suite.cpus.size()), limits),
@@ -241,8 +249,8 @@ void bench(const BenchOptions& options, Session& session) {
   for (const Json& line : lines_of(limits, fields)) file.add(line);
   const bool text = !session.json;
   if (text)
-    fmt::print("{}\nthreads bound to CPUs {}\n\n{}", fields.machine, fmt::join(suite.cpus, ", "),
-               limits_text(limits));
+    fmt::print("{}, class {}; threads on CPUs {}\n\n{}", info.brand, class_name(suite.machine),
+               fmt::join(suite.cpus, ", "), limits_text(limits));
   const auto finish = [&](Json& document) {
     document["machine"] = fields.machine;
     document["lines"] = file.lines();

@@ -143,13 +143,14 @@ std::vector<int> thread_ids() {
   return ids;
 }
 
-void pin_new_threads(const std::vector<int>& known, const std::vector<int>& cpus) {
+std::size_t pin_new_threads(const std::vector<int>& known, const std::vector<int>& cpus) {
   std::size_t next = 1;
   for (const int id : thread_ids()) {
     if (std::binary_search(known.begin(), known.end(), id)) continue;
     pin_thread(id, cpus[next % cpus.size()]);
     ++next;
   }
+  return next - 1;
 }
 
 }  // namespace tegula::program

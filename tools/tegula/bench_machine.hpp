@@ -34,7 +34,7 @@ void confine(const std::vector<int>& cpus);
 // Binds threads of the process that started since `known` was taken, which are the library's, to
 // cpus[1], cpus[2], ...
 std::vector<int> thread_ids();
-void pin_new_threads(const std::vector<int>& known, const std::vector<int>& cpus);
+std::size_t pin_new_threads(const std::vector<int>& known, const std::vector<int>& cpus);
 void pin_thread(int thread_id, int cpu);  // 0: the calling thread; Failure if the system refuses
 
 }  // namespace tegula::program

@@ -128,12 +128,14 @@ std::string stage_text(const std::vector<CellResult>& results, const Runner::Dri
   for (const auto& [group, members] : groups) {
     text += place_of(members.front().cell) ? matrix_text(members) : list_text(members);
   }
-  text += fmt::format("rounds: {} kept, {} dropped", kept, dropped);
+  text += fmt::format("rounds: {} kept, {} dropped\n", kept, dropped);
   for (const auto& [key, drift] : drifts) {
-    text += fmt::format("; {} on {}: {:.1f} before, {:.1f} after", probe_name(key.first),
-                        key.second, drift.before / 1e9, drift.after / 1e9);
+    text +=
+        fmt::format("{} on {}: {:.1f} {} before, {:.1f} at best, {:.1f} after\n",
+                    probe_name(key.first), key.second, drift.before / 1e9,
+                    is_read(key.first) ? "GB/s" : "GFLOP/s", drift.best / 1e9, drift.after / 1e9);
   }
-  return text + "\n";
+  return text;
 }
 
 }  // namespace tegula::program
