@@ -36,8 +36,7 @@ struct CellResult {
 struct Pace {
   double burst;       // seconds of calls in a round
   int wanted_rounds;  // kept ones
-  double patience;    // seconds for a set; longer only until each cell has kFewestRounds or twice
-                      // this time is over
+  double patience;    // seconds for a set; longer while a cell lacks rounds, up to 24 of them
   double limit_turn;  // seconds of each variant of a limit
 };
 inline constexpr Pace kFullPace = {0.02, 7, 15.0, 0.05};
