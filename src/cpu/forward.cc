@@ -107,15 +107,6 @@ ForwardTask make_task(const ForwardPlan& plan, const ForwardCall& call, int64_t 
 
 void run_item(const ForwardPlan& plan, const ForwardCall& call, const WorkItem& item,
               float* partials, char* scratch) {
-  ForwardTask task = make_task(plan, call, item.batch, item.kv_head);
-  task.row_begin = item.row_begin;
-  task.row_end = item.row_end;
-  task.key_begin = item.key_begin;
-  task.key_end = item.key_end;
-  if (item.partial >= 0) {
-    task.o_partial = partials + item.partial;
-    task.lse_partial = partials + item.partial_lse;
-  }
   int64_t range_begin[kMaxTokens], range_end[kMaxTokens];
   const Mask mask(*call.problem, call.sequence(item.batch));
   const int64_t first_token = item.row_begin / plan.params.qheads_per_kvhead;
@@ -125,9 +116,22 @@ void run_item(const ForwardPlan& plan, const ForwardCall& call, const WorkItem& 
     range_begin[i - first_token] = keys.begin;
     range_end[i - first_token] = keys.end;
   }
-  task.range_begin = range_begin;
-  task.range_end = range_end;
-  plan.family->forward(plan.params, task, scratch);
+  ForwardTask tasks[kMaxItemHeads];
+  for (int64_t h = 0; h < item.num_heads; ++h) {
+    ForwardTask& task = tasks[h];
+    task = make_task(plan, call, item.batch, item.kv_head + h);
+    task.row_begin = item.row_begin;
+    task.row_end = item.row_end;
+    task.key_begin = item.key_begin;
+    task.key_end = item.key_end;
+    if (item.partial >= 0) {
+      task.o_partial = partials + item.partial + h * item.partial_head;
+      task.lse_partial = partials + item.partial_lse + h * item.partial_head;
+    }
+    task.range_begin = range_begin;
+    task.range_end = range_end;
+  }
+  plan.family->forward(plan.params, tasks, item.num_heads, scratch);
 }
 
 void run_merge(const ForwardPlan& plan, const ForwardCall& call, const MergeItem& merge,

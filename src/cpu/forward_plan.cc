@@ -33,9 +33,19 @@ ForwardLayout forward_layout(const ForwardParams& params, const KernelFamily& fa
   layout.bias_t = part(params.bias_dtype != TEGULA_DTYPE_NONE ? keys * panel_rows : 0);
   layout.k_block = part(params.k_in_place ? 0 : keys * layout.q_steps);
   layout.v_block = part((params.pairs ? keys / 2 : keys) * layout.o_stride);
-  layout.pointers = part(3 * keys * 2);
+  layout.pointers = part(6 * (keys + kRowPad) * 2);
   layout.zero_row = part(std::max(layout.q_steps, layout.o_stride));
   layout.widen = part(2 * (512 + 64));
+  if (params.qheads_per_kvhead <= family.narrow_rows && params.head_dim % family.lanes == 0) {
+    layout.narrow = end;
+    part(family.narrow_rows * params.head_dim);
+    layout.narrow_acc_o = end - layout.narrow;
+    part(std::max(family.narrow_rows, family.lanes) * layout.o_stride);
+    layout.narrow_rows = end - layout.narrow;
+    part(9 * family.lanes);
+    layout.narrow_bytes = end - layout.narrow;
+    end += (params.narrow_heads - 1) * layout.narrow_bytes;
+  }
   layout.bytes = end;
   return layout;
 }
@@ -63,8 +73,10 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   params.pairs = family.has_pairs && params.q_dtype == TEGULA_BF16 && !bias &&
                  (params.kv_dtype == TEGULA_BF16 || is_8bit_float(params.kv_dtype));
   params.k_in_place = params.pairs && params.kv_dtype == TEGULA_BF16 && params.head_dim % 2 == 0;
-  params.v_in_place =
-      !params.pairs && params.kv_dtype == TEGULA_F32 && params.head_dim_v % family.lanes == 0;
+  // Heads of a token that lie beside each other are read together: up to 4 KiB of a row.
+  params.narrow_heads = std::clamp<int64_t>(
+      4096 / (params.head_dim * static_cast<int64_t>(dtype_size(params.kv_dtype))), 1,
+      std::min(kMaxItemHeads, std::max<int64_t>(1, problem.num_heads_kv)));
 
   // Tiles by size (docs/design/cpu_forward.md): Q and O of an item within 384 KiB, the rows of a
   // block within 256 KiB, so that an L2 of 1 MiB holds all of it; enough query rows that converting
@@ -104,7 +116,7 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
     const int64_t pieces = 3 * kTargetItems * std::min(plan.tile_m, max_rows);
     const int64_t affordable = kMaxPartialBytes / (4 * (problem.head_dim_v + 1));
     const int64_t room = std::min(pieces, affordable);
-    plan.partial_rows = plan.max_splits == 1                    ? 0
+    plan.partial_rows = plan.max_splits == 1                  ? 0
                         : total_rows > room / plan.max_splits ? room
                                                               : total_rows * plan.max_splits;
   }

@@ -16,6 +16,8 @@ namespace tegula::cpu {
 // count.
 inline constexpr int64_t kTargetItems = 256;
 
+inline constexpr int64_t kMaxItemHeads = 8;  // kv heads of a work item
+
 struct ForwardPlan {
   const KernelFamily* family = nullptr;
   ForwardParams params{};
@@ -26,6 +28,12 @@ struct ForwardPlan {
   int32_t num_workers = 1;
   size_t worker_bytes = 0;
   size_t scratch_bytes = 0;  // all workers' tiles, then the partials
+
+  // Whether a sequence of so many tokens goes to the narrow kernel (is_narrow in kernels/).
+  bool is_narrow(int64_t seqlen_q) const {
+    return seqlen_q * params.qheads_per_kvhead <= family->narrow_rows &&
+           params.head_dim % family->lanes == 0;
+  }
 };
 
 // problem is checked and resolved.

@@ -25,6 +25,8 @@ struct KvRows {
   int64_t page_size;
 };
 
+inline constexpr int64_t kRowPad = 8;  // room behind a list of rows
+
 // Where the parts of one worker's scratch lie, in bytes from its begin. Made by forward_layout().
 struct ForwardLayout {
   int64_t panel_rows;  // packed query rows of a panel: lanes x panel_vectors
@@ -36,15 +38,18 @@ struct ForwardLayout {
   int64_t p_pairs;   // [tile_n / 2][panel_rows] bf16 pairs; unused without the bf16 dot product
   int64_t acc_o;     // [panels][panel_rows][o_stride] f32
   int64_t rows;  // per-row state: 5 arrays of [panels * panel_rows], then 4 of [panel_rows], 32-bit
-  int64_t bias_t;   // [tile_n][panel_rows] f32; only with bias
-  int64_t k_block;  // [tile_n][q_steps] 32-bit: k converted or copied
-  int64_t v_block;  // [tile_n][o_stride] f32, or [tile_n / 2][o_stride] bf16 pairs; unused where v
-                    // is read in place
-  int64_t
-      pointers;  // k rows, v rows and (with bias) visible v rows of the block: [3][tile_n] pointers
+  int64_t bias_t;    // [tile_n][panel_rows] f32; only with bias
+  int64_t k_block;   // [tile_n][q_steps] 32-bit: k converted or copied
+  int64_t v_block;   // [tile_n][o_stride] f32, or [tile_n / 2][o_stride] bf16 pairs; unused where v
+                     // is read in place
+  int64_t pointers;  // lists of rows: [6][tile_n + kRowPad] (RowList in kernels/block.hpp)
   int64_t zero_row;  // max(q_steps, o_stride) zeros
-  int64_t widen;     // two rows of 512 + 64 floats, for conversions
-  int64_t bytes;     // whole size, a multiple of 64
+  int64_t narrow;  // few rows: [narrow_heads] states of narrow_bytes bytes, each a packed q and at
+  int64_t narrow_acc_o;  // these bytes of it an accumulator
+  int64_t narrow_rows;   // and per-row state
+  int64_t narrow_bytes;
+  int64_t widen;  // two rows of 512 + 64 floats, for conversions
+  int64_t bytes;  // whole size, a multiple of 64
 };
 
 // One forward call, the same for all of its tasks.
@@ -55,9 +60,9 @@ struct ForwardParams {
   int64_t qheads_per_kvhead;
   int64_t tile_n;
   float softcap;
-  bool pairs;       // bf16 dot product
-  bool k_in_place;  // k is read where it lies (few rows: always)
-  bool v_in_place;  // likewise v, for few rows only
+  bool pairs;            // bf16 dot product
+  bool k_in_place;       // k is read where it lies (few rows: always)
+  int64_t narrow_heads;  // kv heads of an item of few rows, at most
   bool
       cooked;  // softcap, bias or ALiBi: scores are brought to natural-log units before the softmax
   ForwardLayout layout;
@@ -129,7 +134,10 @@ struct KernelFamily {
   int64_t narrow_rows;    // sequences of so many packed rows or fewer go to the narrow kernel,
   int64_t narrow_tile;    // in blocks of so many keys
   bool has_pairs;         // has the bf16 dot product
-  void (*forward)(const ForwardParams& params, const ForwardTask& task, char* scratch);
+  // tasks: of `heads` kv heads of one sequence, alike in everything but the head; more than one
+  // only for few rows, and at most params.narrow_heads.
+  void (*forward)(const ForwardParams& params, const ForwardTask* tasks, int64_t heads,
+                  char* scratch);
   void (*combine)(const CombineRow& row);
   void (*append)(const AppendRow& row);
 };

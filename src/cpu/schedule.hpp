@@ -14,13 +14,15 @@ namespace tegula::cpu {
 
 struct WorkItem {
   int64_t batch;
-  int64_t kv_head;
+  int64_t kv_head;             // the first
+  int64_t num_heads;           // kv heads, in few rows
   int64_t row_begin, row_end;  // packed rows
   int64_t key_begin, key_end;
-  int64_t cost;     // rows x keys
+  int64_t cost;     // heads x rows x keys
   int64_t partial;  // index into the partial rows' o and lse of this piece; -1: the item writes o
                     // itself
   int64_t partial_lse;
+  int64_t partial_head;  // floats from one head's partials to the next one's
 };
 
 // Rows whose pieces are merged when all items are done.

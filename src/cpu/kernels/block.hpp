@@ -52,12 +52,12 @@ TEGULA_INLINE void row_pointers(const cpu::KvRows& rows, int64_t begin, int64_t 
     for (int64_t n = begin; n < end; ++n) *out++ = rows.base + n * rows.token_stride;
     return;
   }
-  for (int64_t n = begin; n < end;) {
-    const int64_t page = n / rows.page_size;
-    const int64_t page_end = (page + 1) * rows.page_size;
+  int64_t page = begin / rows.page_size;
+  for (int64_t n = begin; n < end; ++page) {
+    const int64_t page_begin = page * rows.page_size, page_end = page_begin + rows.page_size;
     const char* row =
         rows.base + static_cast<int64_t>(rows.pages[page * rows.pages_stride]) * rows.page_stride +
-        (n - page * rows.page_size) * rows.token_stride;
+        (n - page_begin) * rows.token_stride;
     for (; n < end && n < page_end; ++n, row += rows.token_stride) *out++ = row;
   }
 }
@@ -96,6 +96,15 @@ TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::For
   }
 }
 
+// Lists of tile_n + kRowPad row addresses in the worker's scratch.
+enum class RowList { kK, kV, kVisible, kConverted, kNextK, kNextV };
+
+TEGULA_INLINE const char** row_list(const cpu::ForwardParams& params, char* scratch,
+                                    RowList which) {
+  return reinterpret_cast<const char**>(scratch + params.layout.pointers) +
+         static_cast<int>(which) * (params.tile_n + cpu::kRowPad);
+}
+
 // Rows of a block of keys as the tiles read them.
 struct Block {
   int64_t first;        // key of k_rows[0]
@@ -108,8 +117,8 @@ struct Block {
 // that completes a pair is a row of zeros; what lies there is not read.
 TEGULA_INLINE Block find_block(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
                                int64_t first, int64_t begin, int64_t end, char* scratch) {
-  const char** const k_rows = reinterpret_cast<const char**>(scratch + params.layout.pointers);
-  Block block{first, begin - first, end - first, k_rows, k_rows + params.tile_n};
+  Block block{first, begin - first, end - first, row_list(params, scratch, RowList::kK),
+              row_list(params, scratch, RowList::kV)};
   row_pointers(task.k, begin, end, block.k_rows + block.begin);
   row_pointers(task.v, begin, end, block.v_rows + block.begin);
   if (params.pairs) {
@@ -164,17 +173,12 @@ TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params,
 #endif
 }
 
-// Converts (or copies, see load_k) the block's rows of v, unless they are read in place. visit(n)
-// is called beside each row (prefetches).
-template <class Visit>
-TEGULA_INLINE void load_v(const cpu::ForwardParams& params, const Block& block, bool in_place,
-                          char* scratch, Visit&& visit) {
+// Converts (or copies, see load_k) the block's rows of v.
+TEGULA_INLINE void load_v(const cpu::ForwardParams& params, const Block& block, char* scratch) {
   const int64_t step = params.pairs ? 2 : 1;
   float* to = reinterpret_cast<float*>(scratch + params.layout.v_block) +
               block.begin / step * params.layout.o_stride;
   for (int64_t n = block.begin; n < block.end; n += step, to += params.layout.o_stride) {
-    visit(n);
-    if (in_place) continue;
     if (params.pairs) {
       pair_rows(params, block.v_rows[n], block.v_rows[n + 1], to,
                 reinterpret_cast<float*>(scratch + params.layout.widen));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward attention of one work item: packed query rows of one sequence and kv head against a range
-// of keys. Design, measurements and dead ends: docs/design/cpu_forward.md.
+// Forward attention of one work item: packed query rows of one sequence and one or more kv heads
+// against a range of keys. Design, measurements and dead ends: docs/design/cpu_forward.md.
 #pragma once
 
 #include "src/cpu/kernels/finish.hpp"
@@ -10,26 +10,22 @@
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 template <bool kPairs>
-TEGULA_INLINE void attend(const Item& item) {
-  if (is_narrow(item)) {
-    attend_narrow<kPairs>(item);
-  } else {
+TEGULA_INLINE void attend(const cpu::ForwardParams& params, const cpu::ForwardTask* tasks,
+                          int64_t heads, char* scratch) {
+  if (is_narrow(params, *tasks)) return attend_narrow<kPairs>(params, tasks, heads, scratch);
+  for (int64_t h = 0; h < heads; ++h) {
+    const Item item = begin_item(params, tasks[h], scratch);
     attend_wide<kPairs>(item);
+    finish_item(item);
   }
 }
 
-inline void forward(const cpu::ForwardParams& params, const cpu::ForwardTask& task, char* scratch) {
-  const Item item = begin_item(params, task, scratch);
+inline void forward(const cpu::ForwardParams& params, const cpu::ForwardTask* tasks, int64_t heads,
+                    char* scratch) {
   if (kHasPairs && params.pairs) {
-    attend<kHasPairs>(item);
+    attend<kHasPairs>(params, tasks, heads, scratch);
   } else {
-    attend<false>(item);
-  }
-  for (int64_t r = 0; r < item.rows; ++r) {
-    const int64_t token = item.first_token() + item.token[r];
-    finish_row(params, task, r, token, task.row_begin + r - token * params.qheads_per_kvhead,
-               item.row_max[r], item.row_sum[r],
-               item.at(params.layout.acc_o) + r * params.layout.o_stride);
+    attend<false>(params, tasks, heads, scratch);
   }
 }
 

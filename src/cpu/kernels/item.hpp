@@ -5,17 +5,20 @@
 
 #include "src/cpu/kernel_abi.hpp"
 #include "src/cpu/kernels/block.hpp"
+#include "src/cpu/kernels/finish.hpp"
 #include "src/cpu/kernels/output.hpp"
 #include "src/cpu/kernels/score.hpp"
 #include "src/cpu/kernels/softmax.hpp"
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
-// What one worker holds while it works on an item; all of it lies in the worker's scratch.
+// What one worker holds while it works on an item: all of it lies in the worker's scratch.
 struct Item {
   const cpu::ForwardParams& params;
   const cpu::ForwardTask& task;
   char* scratch;
+  char* q;         // packed queries
+  float* acc_o;    // [row][o_stride]
   int64_t rows;    // packed query rows
   int64_t stride;  // rows of a panel
   float exponent_scale;
@@ -33,42 +36,61 @@ struct Item {
   int64_t first_token() const { return task.row_begin / params.qheads_per_kvhead; }
 };
 
+// state: 5 arrays of padded rows, then 4 of a panel.
+TEGULA_INLINE Item make_item(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                             char* scratch, int64_t stride, int64_t padded, char* q, float* acc_o,
+                             float* state) {
+  float* const panel = state + 5 * padded;
+  const int64_t lanes = stride < kLanes ? kLanes : stride;  // a panel's arrays are whole vectors
+  return {params,
+          task,
+          scratch,
+          q,
+          acc_o,
+          task.row_end - task.row_begin,
+          stride,
+          task.cooked ? kLog2e : task.scale * kLog2e,
+          state,
+          state + padded,
+          state + 2 * padded,
+          state + 3 * padded,
+          reinterpret_cast<int32_t*>(state + 4 * padded),
+          reinterpret_cast<int32_t*>(panel),
+          reinterpret_cast<int32_t*>(panel + lanes),
+          panel + 2 * lanes,
+          panel + 3 * lanes};
+}
+
+// Before the first key. padded: rows that the item has room for.
+TEGULA_INLINE void reset_item(const Item& item, int64_t padded) {
+  const cpu::ForwardLayout& layout = item.params.layout;
+  const cpu::ForwardTask& task = item.task;
+  for (int64_t r = 0; r < padded; ++r) {
+    item.row_max[r] = -__builtin_inff();
+    item.row_sum[r] = 0.0f;
+    // Padding rows repeat the last row's mask, so that they never make a block partial.
+    const int64_t row = task.row_begin + (r < item.rows ? r : item.rows - 1);
+    item.token[r] = static_cast<int32_t>(row / item.params.qheads_per_kvhead - item.first_token());
+    item.slope[r] = task.alibi_slopes != nullptr
+                        ? task.alibi_slopes[row % item.params.qheads_per_kvhead * task.alibi_stride]
+                        : 0.0f;
+  }
+  __builtin_memset(
+      item.scratch + layout.zero_row, 0,
+      4 * static_cast<size_t>(layout.q_steps > layout.o_stride ? layout.q_steps : layout.o_stride));
+  __builtin_memset(item.acc_o, 0, static_cast<size_t>(padded * layout.o_stride * 4));
+}
+
 TEGULA_INLINE Item begin_item(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
                               char* scratch) {
   const cpu::ForwardLayout& layout = params.layout;
   const int64_t rows = task.row_end - task.row_begin;
   const int64_t padded = (rows + layout.panel_rows - 1) / layout.panel_rows * layout.panel_rows;
-  float* const state = reinterpret_cast<float*>(scratch + layout.rows);
-  float* const panel = state + 5 * padded;
-  Item item{params,
-            task,
-            scratch,
-            rows,
-            layout.panel_rows,
-            task.cooked ? kLog2e : task.scale * kLog2e,
-            state,
-            state + padded,
-            state + 2 * padded,
-            state + 3 * padded,
-            reinterpret_cast<int32_t*>(state + 4 * padded),
-            reinterpret_cast<int32_t*>(panel),
-            reinterpret_cast<int32_t*>(panel + layout.panel_rows),
-            panel + 2 * layout.panel_rows,
-            panel + 3 * layout.panel_rows};
-  for (int64_t r = 0; r < padded; ++r) {
-    item.row_max[r] = -__builtin_inff();
-    item.row_sum[r] = 0.0f;
-    // Padding rows repeat the last row's mask, so that they never make a block partial.
-    const int64_t row = task.row_begin + (r < rows ? r : rows - 1);
-    item.token[r] = static_cast<int32_t>(row / params.qheads_per_kvhead - item.first_token());
-    item.slope[r] = task.alibi_slopes != nullptr
-                        ? task.alibi_slopes[row % params.qheads_per_kvhead * task.alibi_stride]
-                        : 0.0f;
-  }
-  __builtin_memset(
-      scratch + layout.zero_row, 0,
-      4 * static_cast<size_t>(layout.q_steps > layout.o_stride ? layout.q_steps : layout.o_stride));
-  __builtin_memset(scratch + layout.acc_o, 0, static_cast<size_t>(padded * layout.o_stride * 4));
+  const Item item =
+      make_item(params, task, scratch, layout.panel_rows, padded, scratch + layout.q_t,
+                reinterpret_cast<float*>(scratch + layout.acc_o),
+                reinterpret_cast<float*>(scratch + layout.rows));
+  reset_item(item, padded);
   return item;
 }
 
@@ -131,16 +153,17 @@ __attribute__((noinline)) inline void load_bias(const Item& item, int64_t panel,
 }
 
 // With a bias: the panel's own list of v rows, in which a key that is hidden from every row is a
-// row of zeros (its v may hold anything, and 0 * NaN is NaN).
+// row of zeros (its v may hold anything, and 0 * NaN is NaN). All are to be read `offset` bytes on.
 TEGULA_INLINE const char** visible_rows(const Item& item, const Window& window, int64_t rows,
-                                        const Block& block) {
+                                        const Block& block, int64_t offset = 0) {
   const float* const p = item.at(item.params.layout.scores);
-  const char** const visible = block.k_rows + 2 * item.params.tile_n;
+  const char** const visible = row_list(item.params, item.scratch, RowList::kVisible);
   for (int64_t n = window.begin; n < window.end; ++n) {
     bool any = false;
     for (int64_t r = 0; r < rows; ++r) any |= p[n * item.stride + r] != 0.0f;
-    visible[n] = any ? block.v_rows[n] : item.scratch + item.params.layout.zero_row;
+    visible[n] = any ? block.v_rows[n] : item.scratch + item.params.layout.zero_row - offset;
   }
+  for (int64_t i = 0; i < cpu::kRowPad; ++i) visible[window.end + i] = visible[window.end - 1];
   return visible;
 }
 
@@ -195,15 +218,11 @@ TEGULA_INLINE void output_panel(const Item& item, int64_t panel, const Block& bl
   const int64_t end = kPairs ? (window.end + 1) / 2 : window.end;
   output_block<kPairs>(item.at(kPairs ? layout.p_pairs : layout.scores) + shift * item.stride,
                        item.stride, v_rows + shift, end - shift, rows, item.alpha + first_row,
-                       item.at(layout.acc_o) + first_row * layout.o_stride, layout.o_stride);
+                       item.acc_o + first_row * layout.o_stride, layout.o_stride);
 }
 
-// Calls visit(first, begin, end) for the blocks of tile_n keys that some row of the item sees: the
-// block begins at key `first`, and keys [begin, end) of it are to be read. Blocks lie on a grid
-// from key_begin on, wherever the first visible key is: a row's bits then do not depend on which
-// other rows share its item.
-template <class Visit>
-TEGULA_INLINE void for_each_block(const Item& item, int64_t tile_n, Visit&& visit) {
+// The keys that some row of the item sees.
+TEGULA_INLINE Window visible_keys(const Item& item) {
   const cpu::ForwardTask& task = item.task;
   int64_t begin = task.key_end, end = task.key_begin;
   for (int64_t t = 0; t <= item.token[item.rows - 1]; ++t) {
@@ -212,11 +231,44 @@ TEGULA_INLINE void for_each_block(const Item& item, int64_t tile_n, Visit&& visi
     begin = task.range_begin[t] < begin ? task.range_begin[t] : begin;
     end = task.range_end[t] > end ? task.range_end[t] : end;
   }
-  begin = begin < task.key_begin ? task.key_begin : begin;
-  end = end > task.key_end ? task.key_end : end;
-  if (begin >= end) return;
-  for (int64_t first = begin - (begin - task.key_begin) % tile_n; first < end; first += tile_n) {
-    visit(first, first < begin ? begin : first, first + tile_n > end ? end : first + tile_n);
+  return {begin < task.key_begin ? task.key_begin : begin, end > task.key_end ? task.key_end : end,
+          false};
+}
+
+// The keys that every row of the item sees; they may be none.
+TEGULA_INLINE Window unmasked_keys(const Item& item) {
+  const cpu::ForwardTask& task = item.task;
+  int64_t begin = task.key_begin, end = task.key_end;
+  for (int64_t t = 0; t <= item.token[item.rows - 1]; ++t) {
+    begin = task.range_begin[t] > begin ? task.range_begin[t] : begin;
+    end = task.range_end[t] < end ? task.range_end[t] : end;
+  }
+  return {begin, end, false};
+}
+
+// Calls visit(first, begin, end) for the blocks of tile_n keys that some row of the item sees: the
+// block begins at key `first`, and keys [begin, end) of it are to be read. Blocks lie on a grid
+// from key_begin on, wherever the first visible key is: a row's bits then do not depend on which
+// other rows share its item.
+template <class Visit>
+TEGULA_INLINE void for_each_block(const Item& item, int64_t tile_n, Visit&& visit) {
+  const Window keys = visible_keys(item);
+  if (keys.begin >= keys.end) return;
+  const int64_t grid = item.task.key_begin;
+  for (int64_t first = keys.begin - (keys.begin - grid) % tile_n; first < keys.end;
+       first += tile_n) {
+    visit(first, first < keys.begin ? keys.begin : first,
+          first + tile_n > keys.end ? keys.end : first + tile_n);
+  }
+}
+
+// Divides by the sums and writes what the item's rows end with.
+TEGULA_INLINE void finish_item(const Item& item) {
+  for (int64_t r = 0; r < item.rows; ++r) {
+    const int64_t token = item.first_token() + item.token[r];
+    finish_row(item.params, item.task, r, token,
+               item.task.row_begin + r - token * item.params.qheads_per_kvhead, item.row_max[r],
+               item.row_sum[r], item.acc_o + r * item.params.layout.o_stride);
   }
 }
 

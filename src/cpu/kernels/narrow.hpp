@@ -1,103 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
-// One work item with few query rows (decode): lanes run along head_dim instead of over rows, so
-// that one row costs head_dim / lanes products a key instead of head_dim. The item is bound by the
-// bandwidth of K and V; rows are widened in registers, and each pass prefetches what the next one
-// reads: the K pass this block's V, the V pass the next block's K (docs/design/cpu_forward.md).
+// Work items with few query rows (decode): lanes run along head_dim instead of over rows, so that
+// one row costs head_dim / lanes products a key instead of head_dim. Bound by the bandwidth of K
+// and V, which are read once, where they lie. The heads of a token usually lie beside each other,
+// so several of them are worked on together, block by block, and the next block is fetched in the
+// order of memory meanwhile (docs/design/cpu_forward.md).
 #pragma once
 
 #include "src/cpu/kernels/item.hpp"
+#include "src/cpu/kernels/narrow_tiles.hpp"
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline constexpr int kNarrowRows = kLanes < 8 ? kLanes : 8;
-// Keys of a block: what is prefetched beside one block is still in the L2, on its way to the L1,
-// when its turn comes (64 keys read up to 1.3 times faster from DRAM than 192, head_dim 128).
+// Keys of a block.
 inline constexpr int64_t kNarrowTile = 64;
 
 // By the sequence's own rows, never by the item's or the call's: with fixed_split its bits depend
 // on itself alone.
-TEGULA_INLINE bool is_narrow(const Item& item) {
-  const cpu::ForwardParams& params = item.params;
-  return item.task.seqlen_q * params.qheads_per_kvhead <= kNarrowRows &&
-         params.head_dim % (params.pairs ? 2 * kLanes : kLanes) == 0;
+TEGULA_INLINE bool is_narrow(const cpu::ForwardParams& params, const cpu::ForwardTask& task) {
+  return task.seqlen_q * params.qheads_per_kvhead <= kNarrowRows && params.head_dim % kLanes == 0;
 }
 
-TEGULA_INLINE void prefetch_row(const char* row, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
-}
-
-// How a narrow score reads its operands: kLanes values of kType times fp32 queries, or kLanes pairs
-// of bf16 times pairs.
-template <tegula_dtype kType, bool kDotPairs>
-struct NarrowOperand {
-  static constexpr int64_t kStep = kDotPairs ? 2 * kLanes : kLanes;  // values of a vector
-  static TEGULA_INLINE vf load(const char* row, int64_t d) {
-    if constexpr (kDotPairs) return vload(reinterpret_cast<const float*>(row + 2 * d));
-    return vwiden<kType>(row + d * size_of(kType));
+// The operand of the scores: q's rows are packed for it.
+template <bool kPairs, class F>
+TEGULA_INLINE void with_k_operand(const cpu::ForwardParams& params, F&& f) {
+  bool done = false;
+  if constexpr (kPairs) {
+    with_operand<true>(params.kv_dtype, [&]<class Operand>() {
+      if (!Operand::fits(params.head_dim)) return;
+      f.template operator()<Operand>();
+      done = true;
+    });
   }
-};
+  if (!done) with_operand<false>(params.kv_dtype, f);
+}
 
-// Scores of kLanes / kRows keys x kRows rows: as many accumulators as lanes, summed across lanes
-// together. q: rows of q_bytes bytes. out: kLanes floats, [key][row].
-template <int kRows, tegula_dtype kType, bool kDotPairs>
-TEGULA_INLINE vf narrow_tile(const char* const* k_rows, const char* q, int64_t q_bytes,
-                             int64_t head_dim) {
-  using Operand = NarrowOperand<kType, kDotPairs>;
-  constexpr int kKeys = kLanes / kRows;
-  vf acc[kLanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) acc[i] = vzero();
-  for (int64_t d = 0; d < head_dim; d += Operand::kStep) {
-    vf q_value[kRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      q_value[r] = vload(reinterpret_cast<const float*>(q + r * q_bytes + d * (kDotPairs ? 2 : 4)));
-    }
-#pragma GCC unroll 16
-    for (int n = 0; n < kKeys; ++n) {
-      const vf k_value = Operand::load(k_rows[n], d);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        acc[n * kRows + r] =
-            multiply_accumulate<kDotPairs>(k_value, q_value[r], acc[n * kRows + r]);
+// Rows of q one after another, in the operand's order; zeros up to kNarrowRows. q_bytes: of a row.
+template <class Operand>
+TEGULA_INLINE void pack_narrow(const Item& item, int64_t q_bytes) {
+  const cpu::ForwardParams& params = item.params;
+  const cpu::ForwardTask& task = item.task;
+  constexpr int kValues = Operand::kValues;
+  __builtin_memset(item.q, 0, static_cast<size_t>(kNarrowRows * q_bytes));
+  for (int64_t r = 0; r < item.rows; ++r) {
+    const char* const from = query_row(params, task, task.row_begin + r);
+    char* const to = item.q + r * q_bytes;
+    if constexpr (Operand::kDotPairs) {
+      for (int64_t d = 0; d < params.head_dim; d += kValues) {
+        for (int i = 0; i < kValues; ++i)
+          __builtin_memcpy(to + 2 * (d + i), from + 2 * (d + Operand::k_value(i)), 2);
+      }
+    } else {
+      float* const values = reinterpret_cast<float*>(to);
+      widen_row(params.q_dtype, from, values, params.head_dim);
+      for (int64_t d = 0; d + kValues <= params.head_dim; d += kValues) {
+        float run[kValues];
+        for (int i = 0; i < kValues; ++i) run[i] = values[d + Operand::k_value(i)];
+        __builtin_memcpy(values + d, run, sizeof run);
       }
     }
   }
-  return vsum_lanes(acc);
-}
-
-// Keys [begin, end) of the block: scores[n][row], kRows rows a key, so that a vector holds kLanes /
-// kRows keys; the rest of the last vector is -inf. visit(n) is called beside each key.
-template <int kRows, tegula_dtype kType, bool kDotPairs, class Visit>
-TEGULA_INLINE void narrow_scores(const char** k_rows, const char* q, int64_t q_bytes,
-                                 int64_t head_dim, int64_t begin, int64_t end, float* scores,
-                                 Visit&& visit) {
-  constexpr int kKeys = kLanes / kRows;
-  int64_t n = begin;
-  for (; n < end; n += kKeys) {
-    const int64_t keys = end - n < kKeys ? end - n : kKeys;
-    const char* rows[kKeys];
-    for (int i = 0; i < kKeys; ++i) rows[i] = k_rows[n + (i < keys ? i : keys - 1)];
-    for (int64_t i = 0; i < keys; ++i) visit(n + i);
-    vstore(scores + n * kRows, narrow_tile<kRows, kType, kDotPairs>(rows, q, q_bytes, head_dim));
-  }
-  for (int64_t i = end * kRows; i < n * kRows; ++i) scores[i] = -__builtin_inff();
-}
-
-template <int kRows, bool kPairs, class Visit>
-TEGULA_INLINE void narrow_block(const Item& item, const Block& block, const Window& window,
-                                int64_t q_bytes, Visit&& visit) {
-  const cpu::ForwardLayout& layout = item.params.layout;
-  const auto run = [&]<tegula_dtype kType, bool kDotPairs>() __attribute__((noinline)) {
-    narrow_scores<kRows, kType, kDotPairs>(block.k_rows, item.scratch + layout.q_t, q_bytes,
-                                           item.params.head_dim, window.begin, window.end,
-                                           item.at(layout.scores), visit);
-  };
-  if constexpr (kPairs) {
-    if (item.params.kv_dtype == TEGULA_BF16) return run.template operator()<TEGULA_BF16, true>();
-  }
-  with_type(item.params.kv_dtype,
-            [&]<tegula_dtype kType>() { run.template operator()<kType, false>(); });
 }
 
 // Gives each lane its row's mask, the key that the lane holds counted from its vector's first one.
@@ -111,22 +73,9 @@ TEGULA_INLINE void spread_mask(const Item& item) {
   }
 }
 
-// The maximum over the lanes of each row, in all of them.
-template <int kRows>
-TEGULA_INLINE vf fold_max(vf value) {
-  float twice[2 * kLanes];
-#pragma GCC unroll 4
-  for (int distance = kRows; distance < kLanes; distance *= 2) {
-    vstore(twice, value);
-    vstore(twice + kLanes, value);
-    value = vmax(value, vload(twice + distance));
-  }
-  return value;
-}
-
 // Scores [begin, end) to P, as softmax_block does, with kLanes / kRows keys a vector.
 template <int kRows, bool kPairs>
-__attribute__((noinline)) inline void narrow_softmax(const Item& item, const Window& window) {
+TEGULA_INLINE void narrow_softmax(const Item& item, const Window& window) {
   float* const scores = item.at(item.params.layout.scores);
   const vf scale = vset(item.exponent_scale);
   const vf shift = shift_rows(scale, item.column_max, item.row_max, item.alpha);
@@ -145,80 +94,162 @@ __attribute__((noinline)) inline void narrow_softmax(const Item& item, const Win
   vstore(item.row_sum, sum);
 }
 
-// Rows of q one after another, in the form that the scores want; zeros up to kNarrowRows. Returns
-// the bytes of a row.
-template <bool kPairs>
-TEGULA_INLINE int64_t pack_narrow(const Item& item) {
+// P V of one head.
+template <int kRows, bool kPairs>
+TEGULA_INLINE void output_narrow(const Item& item, const Block& block, int64_t offset,
+                                 const Window& window, Ahead& ahead) {
   const cpu::ForwardParams& params = item.params;
-  const cpu::ForwardTask& task = item.task;
-  const bool dot_pairs = kPairs && params.kv_dtype == TEGULA_BF16;
-  const int64_t bytes = params.head_dim * (dot_pairs ? 2 : 4);
-  char* const q = item.scratch + params.layout.q_t;
-  __builtin_memset(q, 0, static_cast<size_t>(kNarrowRows * bytes));
-  for (int64_t r = 0; r < item.rows; ++r) {
-    const char* const from = query_row(params, task, task.row_begin + r);
-    if (dot_pairs) {
-      __builtin_memcpy(q + r * bytes, from, static_cast<size_t>(bytes));
-    } else {
-      widen_row(params.q_dtype, from, reinterpret_cast<float*>(q + r * bytes), params.head_dim);
+  bool done = false;
+  with_operand<kPairs>(params.kv_dtype, [&]<class Operand>() {
+    if (!Operand::fits(params.head_dim_v)) return;
+    done = true;
+    const char** const v_rows = item.task.bias != nullptr
+                                    ? visible_rows(item, window, item.rows, block, offset)
+                                    : block.v_rows;
+    const int64_t first = window.begin / Operand::kKeys;
+    const int64_t end = (window.end + Operand::kKeys - 1) / Operand::kKeys;
+    narrow_output<kRows, Operand>(
+        item.at(kPairs ? params.layout.p_pairs : params.layout.scores) + first * kRows,
+        v_rows + first * Operand::kKeys, offset, end - first, params.head_dim_v, item.alpha,
+        item.acc_o, params.layout.o_stride, ahead);
+  });
+  if (done) return;
+  // An odd width: through a converted copy.
+  Block copy = block;
+  copy.v_rows = row_list(params, item.scratch, RowList::kConverted);
+  for (int64_t n = block.begin; n < block.end + block.end % 2; ++n)
+    copy.v_rows[n] = block.v_rows[n] + offset;
+  load_v(params, copy, item.scratch);
+  output_panel<kPairs>(item, 0, copy, window);
+}
+
+// One block of keys for one head, whose rows lie offset_k and offset_v bytes from the block's.
+template <int kRows, bool kPairs>
+TEGULA_INLINE void narrow_block(const Item& item, const Block& block, int64_t offset_k,
+                                int64_t offset_v, const Window& full, int64_t q_bytes,
+                                Ahead& ahead_k, Ahead& ahead_v) {
+  const cpu::ForwardParams& params = item.params;
+  const bool unmasked = !item.task.cooked && full.begin <= block.first + block.begin &&
+                        full.end >= block.first + block.end;
+  const Window window =
+      unmasked ? Window{block.begin, block.end, false} : mask_panel(item, 0, block);
+  if (window.begin >= window.end) return;
+  with_k_operand<kPairs>(params, [&]<class Operand>() {
+    narrow_scores<kRows, Operand>(block.k_rows, offset_k, item.q, q_bytes, params.head_dim,
+                                  window.begin, window.end, item.at(params.layout.scores),
+                                  item.column_max, ahead_k);
+  });
+  if (!unmasked) {
+    spread_mask<kRows>(item);
+    cook_panel<1>(item, 0, block, window, kLanes / kRows);
+  }
+  vstore(item.column_max, vfold_max<kRows>(vload(item.column_max)));
+  narrow_softmax<kRows, kPairs>(item, window);
+  output_narrow<kRows, kPairs>(item, block, offset_v, window, ahead_v);
+}
+
+// The heads' rows of keys [begin, end) of a block, for the first head.
+TEGULA_INLINE Block find_narrow(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                                int64_t first, int64_t begin, int64_t end, const char** k_rows,
+                                const char** v_rows) {
+  Block block{first, begin - first, end - first, k_rows, v_rows};
+  row_pointers(task.k, begin, end, k_rows + block.begin);
+  row_pointers(task.v, begin, end, v_rows + block.begin);
+  if (params.pairs) {
+    // What completes a pair has P = 0: its partner stands in for it, here and past the end.
+    if (block.begin % 2 != 0) {
+      --block.begin;
+      k_rows[block.begin] = k_rows[block.begin + 1];
+      v_rows[block.begin] = v_rows[block.begin + 1];
     }
   }
-  return bytes;
+  for (int i = 0; i < kNear; ++i) {
+    k_rows[block.end + i] = k_rows[block.end - 1];
+    v_rows[block.end + i] = v_rows[block.end - 1];
+  }
+  return block;
 }
 
 template <int kRows, bool kPairs>
-TEGULA_INLINE void attend_rows(const Item& whole) {
-  Item item = whole;
-  item.stride = kRows;
-  const cpu::ForwardParams& params = item.params;
-  const int64_t tile_n = params.tile_n < kNarrowTile ? params.tile_n : kNarrowTile;
-  const int64_t q_bytes = pack_narrow<kPairs>(item);
-  const int64_t k_bytes = params.head_dim * size_of(params.kv_dtype);
-  const int64_t v_bytes = params.head_dim_v * size_of(params.kv_dtype);
-  float* const scores = item.at(params.layout.scores);
-  const char** const next_k =
-      reinterpret_cast<const char**>(item.scratch + params.layout.pointers) + 2 * params.tile_n;
-  for (int lane = kRows; lane < kLanes; ++lane) item.slope[lane] = item.slope[lane % kRows];
-
-  for_each_block(item, tile_n, [&](int64_t first, int64_t begin, int64_t end) {
-    const Block block = find_block(params, item.task, first, begin, end, item.scratch);
-    const Window window = mask_panel(item, 0, block);
-    const char* const* const v_rows = block.v_rows;
-    narrow_block<kRows, kPairs>(item, block, window, q_bytes,
-                                [&](int64_t n) { prefetch_row(v_rows[n], v_bytes); });
-    vf maximum = vset(-__builtin_inff());
-    for (int64_t i = window.begin * kRows; i < window.end * kRows; i += kLanes) {
-      maximum = vmax(maximum, vload(scores + i));
-    }
-    vstore(item.column_max, maximum);
-    spread_mask<kRows>(item);
-    cook_panel<1>(item, 0, block, window, kLanes / kRows);
-    vstore(item.column_max, fold_max<kRows>(vload(item.column_max)));
-    narrow_softmax<kRows, kPairs>(item, window);
-
-    int64_t next_end = end + tile_n < item.task.key_end ? end + tile_n : item.task.key_end;
-    if (item.task.bias != nullptr || end != first + tile_n)
-      next_end = end;  // the list is in use; or this is the last block
-    row_pointers(item.task.k, end, next_end, next_k);
-    load_v(params, block, params.v_in_place, item.scratch, [&](int64_t n) {
-      if (n < next_end - end) prefetch_row(next_k[n], k_bytes);
-      if (kPairs && n + 1 < next_end - end) prefetch_row(next_k[n + 1], k_bytes);
+TEGULA_INLINE void attend_heads(const cpu::ForwardParams& params, const cpu::ForwardTask* tasks,
+                                int64_t heads, char* scratch) {
+  const cpu::ForwardLayout& layout = params.layout;
+  const auto item_of = [&](int64_t head) {
+    char* const state = scratch + layout.narrow + head * layout.narrow_bytes;
+    return make_item(params, tasks[head], scratch, kRows, kLanes, state,
+                     reinterpret_cast<float*>(state + layout.narrow_acc_o),
+                     reinterpret_cast<float*>(state + layout.narrow_rows));
+  };
+  int64_t q_bytes = 0;
+  for (int64_t h = 0; h < heads; ++h) {
+    const Item item = item_of(h);
+    reset_item(item, kLanes);
+    for (int lane = kRows; lane < kLanes; ++lane) item.slope[lane] = item.slope[lane % kRows];
+    with_k_operand<kPairs>(params, [&]<class Operand>() {
+      q_bytes = params.head_dim * (Operand::kDotPairs ? 2 : 4);
+      pack_narrow<Operand>(item, q_bytes);
     });
-    output_panel<kPairs>(item, 0, block, window);
-  });
-  // A row's sum lies in kLanes / kRows lanes.
-  for (int row = 0; row < kRows; ++row) {
-    for (int lane = row + kRows; lane < kLanes; lane += kRows)
-      item.row_sum[row] += item.row_sum[lane];
+  }
+
+  const Item lead = item_of(0);
+  const cpu::ForwardTask& task = *tasks;
+  const Window range = visible_keys(lead), full = unmasked_keys(lead);
+  const int64_t tile_n = params.tile_n < kNarrowTile ? params.tile_n : kNarrowTile;
+  const int64_t k_bytes = heads * params.head_dim * size_of(params.kv_dtype);
+  const int64_t v_bytes = heads * params.head_dim_v * size_of(params.kv_dtype);
+  const auto list = [&](RowList which) { return row_list(params, scratch, which); };
+  const auto find = [&](int64_t first, const char** k_rows, const char** v_rows) {
+    return find_narrow(params, task, first, first < range.begin ? range.begin : first,
+                       first + tile_n > range.end ? range.end : first + tile_n, k_rows, v_rows);
+  };
+  const auto ahead_of = [](const char** rows, const Block& block, int64_t bytes) {
+    return Ahead(rows + block.begin, rows + block.end, bytes);
+  };
+  if (range.begin < range.end) {
+    Block block = find(range.begin - (range.begin - task.key_begin) % tile_n, list(RowList::kK),
+                       list(RowList::kV));
+    const char **spare_k = list(RowList::kNextK), **spare_v = list(RowList::kNextV);
+    ahead_of(block.k_rows, block, k_bytes).fetch_all();
+    ahead_of(block.v_rows, block, v_bytes).fetch_all();
+    for (;;) {
+      const bool last = block.first + tile_n >= range.end;
+      const Block next = last ? Block{block.first, 0, 0, spare_k, spare_v}
+                              : find(block.first + tile_n, spare_k, spare_v);
+      Ahead ahead_k = ahead_of(spare_k, next, k_bytes), ahead_v = ahead_of(spare_v, next, v_bytes);
+      for (int64_t h = 0; h < heads; ++h) {
+        narrow_block<kRows, kPairs>(item_of(h), block, tasks[h].k.base - task.k.base,
+                                    tasks[h].v.base - task.v.base, full, q_bytes, ahead_k, ahead_v);
+      }
+      if (last) break;
+      spare_k = block.k_rows;
+      spare_v = block.v_rows;
+      block = next;
+    }
+  }
+
+  for (int64_t h = 0; h < heads; ++h) {
+    const Item item = item_of(h);
+    for (int row = 0; row < kRows; ++row) {  // a row's sum lies in kLanes / kRows lanes
+      for (int lane = row + kRows; lane < kLanes; lane += kRows)
+        item.row_sum[row] += item.row_sum[lane];
+    }
+    with_operand<kPairs>(params.kv_dtype, [&]<class Operand>() {
+      if (!Operand::fits(params.head_dim_v)) return;
+      for (int64_t r = 0; r < item.rows; ++r)
+        reorder_output<Operand>(item.acc_o + r * layout.o_stride, params.head_dim_v);
+    });
+    finish_item(item);
   }
 }
 
 template <bool kPairs, int kRows = kNarrowRows>
-TEGULA_INLINE void attend_narrow(const Item& item) {
+TEGULA_INLINE void attend_narrow(const cpu::ForwardParams& params, const cpu::ForwardTask* tasks,
+                                 int64_t heads, char* scratch) {
   if constexpr (kRows > 1) {
-    if (item.rows <= kRows / 2) return attend_narrow<kPairs, kRows / 2>(item);
+    if (tasks->row_end - tasks->row_begin <= kRows / 2)
+      return attend_narrow<kPairs, kRows / 2>(params, tasks, heads, scratch);
   }
-  attend_rows<kRows, kPairs>(item);
+  attend_heads<kRows, kPairs>(params, tasks, heads, scratch);
 }
 
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

@@ -35,7 +35,7 @@ TEGULA_INLINE void attend_wide(const Item& item) {
   for_each_block(item, item.params.tile_n, [&](int64_t first, int64_t begin, int64_t end) {
     const Block block = find_block(item.params, item.task, first, begin, end, item.scratch);
     load_k(item.params, block, item.scratch);
-    load_v(item.params, block, false, item.scratch, [](int64_t) {});
+    load_v(item.params, block, item.scratch);
     for (int64_t panel = 0; panel * item.stride < item.rows; ++panel) {
       const Window window = mask_panel(item, panel, block);
       if (window.begin >= window.end) continue;

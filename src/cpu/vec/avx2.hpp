@@ -67,6 +67,14 @@ TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
   return _mm256_blendv_ps(no, yes, mask);
 }
 
+template <int kPeriod>
+TEGULA_INLINE vf vfold_max(vf a) {
+  if constexpr (kPeriod <= 4) a = vmax(a, _mm256_permute2f128_ps(a, a, 0x01));
+  if constexpr (kPeriod <= 2) a = vmax(a, _mm256_permute_ps(a, 0x4e));
+  if constexpr (kPeriod <= 1) a = vmax(a, _mm256_permute_ps(a, 0xb1));
+  return a;
+}
+
 TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   const auto pairs = [&](int i) { return _mm256_hadd_ps(a[i], a[i + 1]); };
   const vf low = _mm256_hadd_ps(pairs(0), pairs(2));   // lanes 0-3 and 4-7 of a[0..3], to be added
@@ -118,6 +126,26 @@ TEGULA_INLINE vf vwiden(const char* p) {
       return _mm256_or_ps(value,
                           _mm256_castsi256_ps(_mm256_cvtepi16_epi32(nan)));  // all ones is a NaN
     }
+  }
+}
+
+template <tegula_dtype kType>
+inline constexpr int kRunVectors = kType == TEGULA_BF16 ? 2 : 1;
+template <tegula_dtype kType>
+inline constexpr float kRunScale = 1.0f;
+template <tegula_dtype kType>
+TEGULA_INLINE constexpr int run_value(int i) {
+  return kType == TEGULA_BF16 ? i % kLanes * 2 + i / kLanes : i;
+}
+template <tegula_dtype kType>
+TEGULA_INLINE void vwiden_run(const char* p, vf* to) {
+  if constexpr (kType == TEGULA_BF16) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    to[0] = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    to[1] = _mm256_castsi256_ps(
+        _mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));
+  } else {
+    to[0] = vwiden<kType>(p);
   }
 }
 

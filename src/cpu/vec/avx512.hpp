@@ -68,6 +68,16 @@ TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
   return _mm512_mask_mov_ps(no, mask, yes);
 }
 
+// The maximum over the lanes that are the same modulo kPeriod, in all of them.
+template <int kPeriod>
+TEGULA_INLINE vf vfold_max(vf a) {
+  if constexpr (kPeriod <= 8) a = vmax(a, _mm512_shuffle_f32x4(a, a, 0x4e));
+  if constexpr (kPeriod <= 4) a = vmax(a, _mm512_shuffle_f32x4(a, a, 0xb1));
+  if constexpr (kPeriod <= 2) a = vmax(a, _mm512_permute_ps(a, 0x4e));
+  if constexpr (kPeriod <= 1) a = vmax(a, _mm512_permute_ps(a, 0xb1));
+  return a;
+}
+
 // Lane i: the sum of a[i]'s lanes. 15 additions and 30 shuffles for 16 sums.
 TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   vf pairs[8], quads[4];
@@ -138,6 +148,38 @@ TEGULA_INLINE vf vwiden(const char* p) {
 }
 
 // Rounds to nearest even.
+// A run of stored values as kRunVectors vectors of floats, in the order that costs least: float i
+// is value run_value(i) of the run, times 1 / kRunScale (exact). Not for an 8-bit NaN.
+template <tegula_dtype kType>
+inline constexpr int kRunVectors = kType == TEGULA_F32 || kType == TEGULA_F16 ? 1 : 2;
+template <tegula_dtype kType>
+inline constexpr float kRunScale = kType == TEGULA_E4M3 ? 256.0f : 1.0f;
+template <tegula_dtype kType>
+TEGULA_INLINE constexpr int run_value(int i) {
+  return kType == TEGULA_BF16 ? i % kLanes * 2 + i / kLanes : i;
+}
+template <tegula_dtype kType>
+TEGULA_INLINE void vwiden_run(const char* p, vf* to) {
+  if constexpr (kType == TEGULA_BF16) {
+    const __m512i bits = _mm512_loadu_si512(p);
+    to[0] = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+    to[1] = _mm512_castsi512_ps(
+        _mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000))));
+  } else if constexpr (size_of(kType) == 1) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    __m512i half = _mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 8);
+    if constexpr (kType == TEGULA_E4M3) {
+      // One place to the right, e4m3's fields are those of fp16, whose bias is larger by 8.
+      half = _mm512_and_si512(_mm512_srai_epi16(half, 1),
+                              _mm512_set1_epi16(static_cast<int16_t>(0xbfff)));
+    }
+    to[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(half));
+    to[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
+  } else {
+    to[0] = vwiden<kType>(p);
+  }
+}
+
 template <tegula_dtype kType>
 TEGULA_INLINE void vnarrow(char* p, vf a) {
   if constexpr (kType == TEGULA_F32) {
@@ -180,6 +222,86 @@ TEGULA_INLINE void vinterleave_bf16(const char* even, const char* odd, float* to
   _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, low, b));
   _mm512_storeu_si512(to + kLanes, _mm512_permutex2var_epi16(a, high, b));
 }
+// A run of stored values as kPairVectors vectors of bf16 pairs; 16-bit element i is value
+// pair_value(i) of the run. And two rows at once: pair i of the 2 kPairVectors vectors is (even[c],
+// odd[c]) with c = zip_value(i). Exact; not for an 8-bit NaN.
+template <tegula_dtype kType>
+inline constexpr int kPairVectors = kType == TEGULA_BF16 ? 1 : 2;
+template <tegula_dtype kType>
+TEGULA_INLINE constexpr int pair_value(int i) {
+  return kType == TEGULA_BF16 ? i : i % 32 / 8 * 16 + i / 32 * 8 + i % 8;
+}
+template <tegula_dtype kType>
+TEGULA_INLINE constexpr int zip_value(int i) {
+  return i % 16 / 4 * (kType == TEGULA_BF16 ? 8 : 16) + i / 16 * 4 + i % 4;
+}
+
+// The upper or lower byte of the bf16 that a code without its sign stands for.
+template <tegula_dtype kType, bool kUpper>
+struct ByteTable {
+  alignas(64) uint8_t at[128];
+  constexpr ByteTable() : at{} {
+    constexpr int kMantissa = kType == TEGULA_E4M3 ? 3 : 2;
+    constexpr int kBias = kType == TEGULA_E4M3 ? 7 : 15;
+    for (int code = 0; code < 128; ++code) {
+      int exponent = code >> kMantissa, mantissa = code & ((1 << kMantissa) - 1);
+      if (exponent == 0 && mantissa != 0) {  // subnormal
+        for (exponent = 1; mantissa < 1 << kMantissa; mantissa *= 2) --exponent;
+        mantissa -= 1 << kMantissa;
+      }
+      const int bits = code == 0 ? 0 : (exponent - kBias + 127) << 7 | mantissa << (7 - kMantissa);
+      at[code] = static_cast<uint8_t>(kUpper ? bits >> 8 : bits & 0xff);
+    }
+  }
+};
+template <tegula_dtype kType>
+constexpr ByteTable<kType, true> kUpperBytes;
+template <tegula_dtype kType>
+constexpr ByteTable<kType, false> kLowerBytes;
+
+// 64 8-bit values as bf16: in each 128-bit lane its first eight, then its last eight.
+template <tegula_dtype kType>
+TEGULA_INLINE void vwiden_bytes(const char* p, __m512i (&to)[2]) {
+  const auto look_up = [](const uint8_t* table, __m512i index) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+  };
+  const __m512i codes = _mm512_loadu_si512(p);
+  const __m512i lower = look_up(kLowerBytes<kType>.at, codes);
+  const __m512i upper =
+      _mm512_ternarylogic_epi32(look_up(kUpperBytes<kType>.at, codes), codes,
+                                _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);  // a | (b & c)
+  to[0] = _mm512_unpacklo_epi8(lower, upper);
+  to[1] = _mm512_unpackhi_epi8(lower, upper);
+}
+
+template <tegula_dtype kType>
+TEGULA_INLINE void vload_pairs(const char* p, vf* to) {
+  if constexpr (kType == TEGULA_BF16) {
+    to[0] = _mm512_loadu_ps(p);
+  } else {
+    __m512i wide[2];
+    vwiden_bytes<kType>(p, wide);
+    to[0] = _mm512_castsi512_ps(wide[0]);
+    to[1] = _mm512_castsi512_ps(wide[1]);
+  }
+}
+template <tegula_dtype kType>
+TEGULA_INLINE void vzip_pairs(const char* even, const char* odd, vf* to) {
+  const auto zip = [](__m512i a, __m512i b, vf* pairs) {
+    pairs[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a, b));
+    pairs[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a, b));
+  };
+  if constexpr (kType == TEGULA_BF16) {
+    zip(_mm512_loadu_si512(even), _mm512_loadu_si512(odd), to);
+  } else {
+    __m512i a[2], b[2];
+    vwiden_bytes<kType>(even, a);
+    vwiden_bytes<kType>(odd, b);
+    zip(a[0], b[0], to);
+    zip(a[1], b[1], to + 2);
+  }
+}
+
 // Sixteen values [key][row] of kRows rows as pairs of bf16 [key / 2][row], (even key, odd key).
 template <int kRows>
 TEGULA_INLINE void vpack_keys(vf values, float* to) {

@@ -74,6 +74,13 @@ TEGULA_INLINE vf vcopysign(vf magnitude, vf sign) {
                               (reinterpret_cast<vi>(sign) & vset_int(INT32_MIN)));
 }
 
+template <int kPeriod>
+TEGULA_INLINE vf vfold_max(vf a) {
+  if constexpr (kPeriod <= 2) a = vmax(a, vf{a[2], a[3], a[0], a[1]});
+  if constexpr (kPeriod <= 1) a = vmax(a, vf{a[1], a[0], a[3], a[2]});
+  return a;
+}
+
 TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   vf sums = vzero();
   for (int i = 0; i < kLanes; ++i) sums[i] = (a[i][0] + a[i][1]) + (a[i][2] + a[i][3]);
@@ -113,6 +120,19 @@ TEGULA_INLINE vf vwiden(const char* p) {
   vf a;
   for (int i = 0; i < kLanes; ++i) a[i] = widen<kType>(p + i * size_of(kType));
   return a;
+}
+
+template <tegula_dtype kType>
+inline constexpr int kRunVectors = 1;
+template <tegula_dtype kType>
+inline constexpr float kRunScale = 1.0f;
+template <tegula_dtype kType>
+TEGULA_INLINE constexpr int run_value(int i) {
+  return i;
+}
+template <tegula_dtype kType>
+TEGULA_INLINE void vwiden_run(const char* p, vf* to) {
+  to[0] = vwiden<kType>(p);
 }
 
 template <tegula_dtype kType>
