@@ -11,7 +11,7 @@
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
-inline constexpr int kNarrowRows = kLanes < 8 ? kLanes : 8;
+inline constexpr int kNarrowRows = kLanes;
 // Keys of a block.
 inline constexpr int64_t kNarrowTile = 64;
 
@@ -35,8 +35,9 @@ TEGULA_INLINE void with_k_operand(const cpu::ForwardParams& params, F&& f) {
   if (!done) with_operand<false>(params.kv_dtype, f);
 }
 
-// Rows of q one after another, in the operand's order; zeros up to kNarrowRows. q_bytes: of a row.
-template <class Operand>
+// Rows of q one after another, in the operand's order, or [unit][row] (kLanesAreRows); zeros up to
+// kNarrowRows. q_bytes: of a row.
+template <int kRows, class Operand>
 TEGULA_INLINE void pack_narrow(const Item& item, int64_t q_bytes) {
   const cpu::ForwardParams& params = item.params;
   const cpu::ForwardTask& task = item.task;
@@ -45,7 +46,16 @@ TEGULA_INLINE void pack_narrow(const Item& item, int64_t q_bytes) {
   for (int64_t r = 0; r < item.rows; ++r) {
     const char* const from = query_row(params, task, task.row_begin + r);
     char* const to = item.q + r * q_bytes;
-    if constexpr (Operand::kDotPairs) {
+    if constexpr (kLanesAreRows<kRows, Operand>) {
+      float widened[512];  // head_dim is at most 512
+      const char* units = from;
+      if constexpr (!Operand::kDotPairs) {
+        widen_row(params.q_dtype, from, widened, params.head_dim);
+        units = reinterpret_cast<const char*>(widened);
+      }
+      for (int64_t i = 0; i < q_bytes; i += 4)
+        __builtin_memcpy(item.q + i * kLanes + 4 * r, units + i, 4);
+    } else if constexpr (Operand::kDotPairs) {
       for (int64_t d = 0; d < params.head_dim; d += kValues) {
         for (int i = 0; i < kValues; ++i)
           __builtin_memcpy(to + 2 * (d + i), from + 2 * (d + Operand::k_value(i)), 2);
@@ -80,16 +90,26 @@ TEGULA_INLINE void narrow_softmax(const Item& item, const Window& window) {
   const vf scale = vset(item.exponent_scale);
   const vf shift = shift_rows(scale, item.column_max, item.row_max, item.alpha);
   vf sum = vmul(vload(item.alpha), vload(item.row_sum));
-  for (int64_t i = window.begin * kRows; i < window.end * kRows; i += kLanes) {
+  const auto next_p = [&](int64_t i) {
     const vf p = vexp2<kPairs ? 3 : 5>(vmul(vsub(vload(scores + i), shift), scale));
     sum = vadd(sum, p);
+    return p;
+  };
+  for (int64_t i = window.begin * kRows; i < window.end * kRows; i += kLanes) {
 #ifdef TEGULA_PAIRS
     if constexpr (kPairs) {
-      vpack_keys<kRows>(p, item.at(item.params.layout.p_pairs) + i / 2);
+      float* const pairs = item.at(item.params.layout.p_pairs) + i / 2;
+      if constexpr (kRows < kLanes) {
+        vpack_keys<kRows>(next_p(i), pairs);
+      } else {  // a vector is one key
+        const vf even = next_p(i);
+        i += kLanes;
+        vstore(pairs, vpack_pairs(even, i < window.end * kRows ? next_p(i) : vzero()));
+      }
       continue;
     }
 #endif
-    vstore(scores + i, p);
+    vstore(scores + i, next_p(i));
   }
   vstore(item.row_sum, sum);
 }
@@ -187,7 +207,7 @@ TEGULA_INLINE void attend_heads(const cpu::ForwardParams& params, const cpu::For
     for (int lane = kRows; lane < kLanes; ++lane) item.slope[lane] = item.slope[lane % kRows];
     with_k_operand<kPairs>(params, [&]<class Operand>() {
       q_bytes = params.head_dim * (Operand::kDotPairs ? 2 : 4);
-      pack_narrow<Operand>(item, q_bytes);
+      pack_narrow<kRows, Operand>(item, q_bytes);
     });
   }
 

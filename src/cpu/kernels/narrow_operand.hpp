@@ -12,6 +12,7 @@ namespace tegula::TEGULA_ISA_NAMESPACE {
 template <tegula_dtype kType>
 struct FloatOperand {
   static constexpr bool kDotPairs = false;
+  static constexpr bool kAsItLies = kType == TEGULA_F32;  // k needs no conversion
   static constexpr int kVectors = kRunVectors<kType>;
   static constexpr int kValues = kVectors * kLanes;        // of a run
   static constexpr int kBytes = kValues * size_of(kType);  // of a run
@@ -38,6 +39,7 @@ struct FloatOperand {
 template <tegula_dtype kType>
 struct PairOperand {
   static constexpr bool kDotPairs = true;
+  static constexpr bool kAsItLies = kType == TEGULA_BF16;
   static constexpr int kVectors = kPairVectors<kType>;
   static constexpr int kValues = kVectors * 2 * kLanes;
   static constexpr int kBytes = kValues * size_of(kType);

@@ -78,6 +78,37 @@ TEGULA_INLINE vf narrow_tile(const char* const* k_rows, int64_t offset, const ch
   return Operand::kScale == 1.0f ? sums : vmul(sums, vset(Operand::kScale));
 }
 
+// With a vector of rows, lanes are rows as in the wide kernel, and nothing is to be summed across
+// them: k's 32-bit units are broadcast, q is [unit][row]. Where k is read as it lies.
+template <int kRows, class Operand>
+inline constexpr bool kLanesAreRows = kRows == kLanes && kLanes == 16 && Operand::kAsItLies;
+
+template <int kKeys, class Operand>
+TEGULA_INLINE vf narrow_keys(const char* const* k_rows, int64_t offset, const char* q,
+                             int64_t k_bytes, float* scores, vf maximum, Ahead& ahead) {
+  vf acc[kKeys];
+#pragma GCC unroll 16
+  for (int n = 0; n < kKeys; ++n) acc[n] = vzero();
+  for (int64_t line = 0; line < k_bytes; line += 64) {
+#pragma GCC unroll 16
+    for (int n = 0; n < kKeys; ++n) fetch_beside<Operand>(ahead, k_rows + n, offset, line);
+    for (int64_t at = line; at < line + 64; at += 4) {
+      const vf q_value = vload(reinterpret_cast<const float*>(q) + at / 4 * kLanes);
+#pragma GCC unroll 16
+      for (int n = 0; n < kKeys; ++n) {
+        const vf k_value = vset(widen<TEGULA_F32>(k_rows[n] + offset + at));
+        acc[n] = multiply_accumulate<Operand::kDotPairs>(k_value, q_value, acc[n]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < kKeys; ++n) {
+    vstore(scores + n * kLanes, acc[n]);
+    maximum = vmax(maximum, acc[n]);
+  }
+  return maximum;
+}
+
 // Keys [begin, end) of the block: scores[n][row], kRows rows a key, so that a vector holds kLanes /
 // kRows keys; the rest of the last vector is -inf. column_max: one vector, written.
 template <int kRows, class Operand>
@@ -89,6 +120,15 @@ __attribute__((noinline)) void narrow_scores(const char* const* k_rows, int64_t 
   Ahead ahead = ahead_of_block;  // in registers
   vf maximum = vset(-__builtin_inff());
   int64_t n = begin;
+  if constexpr (kLanesAreRows<kRows, Operand>) {
+    const int64_t k_bytes = head_dim / Operand::kValues * Operand::kBytes;
+    for (; n + 8 <= end; n += 8)
+      maximum = narrow_keys<8, Operand>(k_rows + n, offset, q, k_bytes, scores + n * kRows, maximum,
+                                        ahead);
+    for (; n < end; ++n)
+      maximum = narrow_keys<1, Operand>(k_rows + n, offset, q, k_bytes, scores + n * kRows, maximum,
+                                        ahead);
+  }
   for (; n + kKeys <= end; n += kKeys) {
     const vf s = narrow_tile<kRows, Operand>(k_rows + n, offset, q, q_bytes, head_dim, ahead);
     vstore(scores + n * kRows, s);
