@@ -74,9 +74,10 @@ TEGULA_INLINE void with_operand(tegula_dtype type, F&& f) {
 }
 
 // The cache lines of the next block, in the order of memory. Beside each line that it reads the
-// kernel fetches one of them to the L2, and again a little later: a fetch that finds the core's
-// buffers full is dropped (decode from DRAM on one Zen 4 core: 17.9 GB/s with one fetch a
-// line, 22.3 with two, 26.8 with the third one of fetch_beside).
+// kernel fetches one of them to the L2, and again a little later: fetches seem to be dropped when
+// the core's buffers are full. Ratio 1 from DRAM, two Zen 4 cores, pages in order and permuted:
+// 30.3 and 26.1 GB/s with one fetch a line, 32.4 and 28.4 with fetch_beside's to the L1, 32.6 and
+// 29.8 with all three (one series; the read limit moved between 36 and 38).
 struct Ahead {
   static constexpr int64_t kFirst = 1024;  // bytes between a line's first and second fetch
   const char* at;
