@@ -208,16 +208,19 @@ typedef struct tegula_problem {
 typedef enum tegula_isa {
   TEGULA_ISA_AUTO = 0,
   TEGULA_ISA_SCALAR = 1,
-  TEGULA_ISA_AVX2 = 2,      /* AVX2, FMA, F16C */
-  TEGULA_ISA_AVX512 = 3,    /* F, BW, DQ, VL */
-  TEGULA_ISA_AVX512BF16 = 4 /* also BF16, VBMI, VNNI */
+  TEGULA_ISA_AVX2 = 2,       /* AVX2, FMA, F16C */
+  TEGULA_ISA_AVX512 = 3,     /* F, BW, DQ, VL */
+  TEGULA_ISA_AVX512BF16 = 4, /* also BF16, VBMI, VNNI */
+  TEGULA_ISA_AMX = 5,        /* also AMX TILE, BF16 */
+  TEGULA_ISA_AMX_MODEL = 6   /* the AMX kernels on tiles modelled in plain C++: for tests, slow,
+                              * on every machine; never chosen by itself */
 } tegula_isa;
 
 /* "scalar", "avx2", ...; "auto"; "?" for anything else. */
 TEGULA_API const char* tegula_isa_name(int32_t isa);
 
 /* Plain data for planning. tegula_device_init() describes the CPU of this machine; TEGULA_ISA in
- * the environment ("scalar", "avx2", "avx512", "avx512bf16") chooses among the instruction sets
+ * the environment (a name of tegula_isa_name) chooses among the instruction sets
  * that it has, TEGULA_NUM_THREADS the number of workers; both are read once. */
 typedef struct tegula_device {
   size_t struct_size;
@@ -438,7 +441,7 @@ TEGULA_API int32_t tegula_abi_version(void);
 
 /* What this build and *device (NULL: this machine's CPU) can do, by name; unknown names are an
  * error that lists the known ones.
- *   "isa.scalar" "isa.avx2" "isa.avx512" "isa.avx512bf16"
+ *   "isa.scalar" "isa.avx2" "isa.avx512" "isa.avx512bf16" "isa.amx"
  *                       bit 0: built in, bit 1: this machine runs it
  *   "cuda"              1 if the build and the machine can run the CUDA back end
  *   "forward" "append_kv" "combine" "backward"

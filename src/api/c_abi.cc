@@ -88,6 +88,8 @@ const char* tegula_isa_name(int32_t isa) {
     case TEGULA_ISA_AVX2: return "avx2";
     case TEGULA_ISA_AVX512: return "avx512";
     case TEGULA_ISA_AVX512BF16: return "avx512bf16";
+    case TEGULA_ISA_AMX: return "amx";
+    case TEGULA_ISA_AMX_MODEL: return "amx_model";
     default: return "?";
   }
 }

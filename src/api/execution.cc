@@ -19,10 +19,10 @@ Status resolve_device(const tegula_device* given, tegula_device& device) {
   }
   if (device.index < 0)
     return fail(TEGULA_INVALID_ARGUMENT, "device.index: %" PRId32 " is less than 0", device.index);
-  if (device.isa < TEGULA_ISA_AUTO || device.isa > TEGULA_ISA_AVX512BF16) {
+  if (device.isa < TEGULA_ISA_AUTO || device.isa > TEGULA_ISA_AMX_MODEL) {
     return fail(TEGULA_INVALID_ARGUMENT,
-                "device.isa: %" PRId32 " is not within 0 (auto) and %d (avx512bf16)", device.isa,
-                TEGULA_ISA_AVX512BF16);
+                "device.isa: %" PRId32 " is not within 0 (auto) and %d (amx_model)", device.isa,
+                TEGULA_ISA_AMX_MODEL);
   }
   if (device.num_workers < 1) {
     return fail(TEGULA_INVALID_ARGUMENT, "device.num_workers: %" PRId32 " is less than 1",

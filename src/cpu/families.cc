@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "src/cpu/executor/tile_permission.hpp"
 #include "src/cpu/executor/topology.hpp"
 
 namespace tegula::cpu {
@@ -20,18 +21,31 @@ const KernelFamily* find_family(tegula_isa isa) {
 #if TEGULA_HAVE_ISA_AVX512BF16
     case TEGULA_ISA_AVX512BF16: return &isa_avx512bf16::kFamily;
 #endif
+#if TEGULA_HAVE_ISA_AMX
+    case TEGULA_ISA_AMX: return &isa_amx::kFamily;
+#endif
+#if TEGULA_HAVE_ISA_AMX_MODEL
+    case TEGULA_ISA_AMX_MODEL: return &isa_amx_model::kFamily;
+#endif
     default: return nullptr;
   }
 }
 
 bool machine_runs(tegula_isa isa) {
   switch (isa) {
-    case TEGULA_ISA_SCALAR: return true;
+    case TEGULA_ISA_SCALAR:
+    case TEGULA_ISA_AMX_MODEL: return true;
     case TEGULA_ISA_AVX2: return cpu_info().can_run(Isa::kAvx2);
     case TEGULA_ISA_AVX512: return cpu_info().can_run(Isa::kAvx512);
     case TEGULA_ISA_AVX512BF16: return cpu_info().can_run(Isa::kAvx512Bf16);
+    case TEGULA_ISA_AMX: return cpu_info().can_run(Isa::kAmx) && tiles_permitted();
     default: return false;
   }
+}
+
+bool suits_tiles(const tegula_problem& problem) {
+  return problem.q_dtype != TEGULA_F32 && problem.kv_dtype != TEGULA_F32 &&
+         problem.bias_dtype == TEGULA_DTYPE_NONE;
 }
 
 // Measured: docs/design/cpu_forward.md. Zen 4 is family 25; every AMD CPU with the instruction runs

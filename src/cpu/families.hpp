@@ -14,6 +14,10 @@ const KernelFamily* find_family(tegula_isa isa);
 // Whether this machine can run the family's instructions.
 bool machine_runs(tegula_isa isa);
 
+// Whether matrix tiles compute the problem: 16- and 8-bit operands. A bias may hide single keys,
+// whose v may hold anything: a tile cannot leave one out.
+bool suits_tiles(const tegula_problem& problem);
+
 // A row of the committed table: on these CPUs the bf16 dot product is (not) worth using. The first
 // row that fits decides.
 struct PairsRule {

@@ -14,7 +14,7 @@
 namespace tegula::cpu {
 namespace {
 
-constexpr int64_t kMaxTokens = 256;  // of an item: tile_m is at most 256 rows
+constexpr int64_t kMaxTokens = kMaxTileRows;  // of an item: tile_m is at most so many rows
 
 const char* bytes_of(const std::byte* data) {
   return reinterpret_cast<const char*>(data);
@@ -64,6 +64,7 @@ ForwardTask make_task(const ForwardPlan& plan, const ForwardCall& call, int64_t 
                            static_cast<int64_t>(dtype_size(view.dtype));
   };
   ForwardTask task{};
+  task.head = batch * call.problem->num_heads_kv + kv_head;
   const auto q_size = static_cast<int64_t>(dtype_size(call.q.dtype));
   const auto o_size = static_cast<int64_t>(dtype_size(call.o.dtype));
   task.q = bytes_of(locate(call.q));
@@ -198,6 +199,10 @@ Status forward(const ForwardPlan& plan, const ForwardCall& call, const Execution
   float* const partials =
       reinterpret_cast<float*>(scratch + plan.worker_bytes * static_cast<size_t>(plan.num_workers));
 
+  for (int32_t worker = 0; plan.params.use_tiles && worker < plan.num_workers; ++worker) {
+    new (scratch + plan.worker_bytes * static_cast<size_t>(worker) + plan.params.tiles.packed)
+        PackedBlock{-1, 0, 0, 0};
+  }
   run_tasks(execution, plan.num_workers, static_cast<int64_t>(schedule.items.size()),
             [&](int64_t task, int32_t worker) {
               run_item(plan, call, schedule.items[static_cast<size_t>(task)], partials,

@@ -5,6 +5,7 @@
 
 #include "src/core/dtype.hpp"
 #include "src/core/integer.hpp"
+#include "src/cpu/families.hpp"
 
 namespace tegula::cpu {
 namespace {
@@ -50,6 +51,42 @@ ForwardLayout forward_layout(const ForwardParams& params, const KernelFamily& fa
   return layout;
 }
 
+// What the kernels on matrix tiles add to it. Packed k and v of a block within 1 MiB, an item's q
+// and o (512 rows) within about 400 KiB: an L2 of 2 MiB holds them.
+void add_tiles(ForwardParams& params, const KernelFamily& family, int64_t tile_m,
+               int64_t max_seqlen_k) {
+  TileLayout& tiles = params.tiles;
+  tiles.q_parts = params.q_dtype == TEGULA_F16 ? 2 : 1;
+  tiles.kv_parts = params.kv_dtype == TEGULA_F16 ? 2 : 1;
+  tiles.head_dim = round_up(params.head_dim, 32);
+  tiles.head_dim_v = round_up(params.head_dim_v, 32);
+  const int64_t key_bytes = 2 * tiles.kv_parts * (tiles.head_dim + tiles.head_dim_v);
+  tiles.block = std::clamp<int64_t>((int64_t{1} << 20) / key_bytes / 64 * 64, 64, kMaxTileBlock);
+  tiles.block = std::min(tiles.block, std::max<int64_t>(64, round_up(max_seqlen_k, 64)));
+  int64_t end = params.layout.bytes;
+  const auto part = [&end](int64_t bytes) {
+    const int64_t begin = end;
+    end = round_up(end + bytes, 64);
+    return begin;
+  };
+  tiles.q = part(tile_m * tiles.q_parts * tiles.head_dim * 2);
+  tiles.k_part_bytes = tiles.block * tiles.head_dim * 2;
+  tiles.v_part_bytes = tiles.block * tiles.head_dim_v * 2;
+  tiles.k = part(tiles.kv_parts * tiles.k_part_bytes);
+  tiles.v = part(tiles.kv_parts * tiles.v_part_bytes);
+  tiles.scores = part(2 * 32 * 64 * 4);
+  tiles.p = part(4 * tiles.q_parts * 32 * 64 * 2);
+  tiles.o = part(tile_m * tiles.head_dim_v * 4);
+  tiles.row_max = part(tile_m * 4);
+  tiles.row_sum = part(2 * tile_m * family.lanes * 4);
+  tiles.zero_row_bytes = 2 * std::max(tiles.head_dim, tiles.head_dim_v);
+  tiles.stage = part(64 * tiles.kv_parts * tiles.zero_row_bytes);
+  tiles.zero_row = part(tiles.zero_row_bytes);
+  tiles.idle = part(4 * 1024);
+  tiles.packed = part(sizeof(PackedBlock));
+  params.layout.bytes = end;
+}
+
 }  // namespace
 
 ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& family,
@@ -78,12 +115,15 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
       4096 / (params.head_dim * static_cast<int64_t>(dtype_size(params.kv_dtype))), 1,
       std::min(kMaxItemHeads, std::max<int64_t>(1, problem.num_heads_kv)));
 
+  const int64_t total_rows =
+      problem.num_heads_q *
+      (problem.layout_q == TEGULA_RAGGED ? problem.total_q : problem.batch * problem.seqlen_q);
   // Tiles by size (docs/design/cpu_forward.md): Q and O of an item within 384 KiB, the rows of a
   // block within 256 KiB, so that an L2 of 1 MiB holds all of it; enough query rows that converting
   // K and V is paid back, and none beyond the longest sequence.
-  // 256 rows are the most that any choice below asks for; with batch 0 nothing bounds the product.
+  // So many rows are the most that any choice below asks for; with batch 0 nothing bounds the product.
   const int64_t max_rows =
-      std::max<int64_t>(1, std::min<int64_t>(problem.max_seqlen_q, 256) * params.qheads_per_kvhead);
+      std::max<int64_t>(1, std::min<int64_t>(problem.max_seqlen_q, kMaxTileRows) * params.qheads_per_kvhead);
   const int64_t vectors =
       std::clamp<int64_t>(ceil_div(max_rows, family.lanes), 1, family.panel_vectors);
   const int64_t panel_rows = vectors * family.lanes;
@@ -93,14 +133,26 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
                          round_up(max_rows, panel_rows));
   params.tile_n = 192;
   while (params.tile_n > 48 && params.tile_n * row_bytes > int64_t{256} << 10) params.tile_n /= 2;
-  params.layout = forward_layout(params, family, panel_rows, plan.tile_m);
+  params.use_tiles = family.has_tiles && suits_tiles(problem);
+  if (params.use_tiles) {
+    // The layout is that of kernels for few rows; the others have their own.
+    params.tile_n = 64;
+    const int64_t few_rows = max_rows <= 16 ? 16 : 32;
+    params.layout = forward_layout(params, family, few_rows, few_rows);
+    // Packing k and v costs as much as some 150 rows' attention to them. Where a head's keys are one
+    // block, its items share it (schedule.cc); else more rows pay it back, if there are many.
+    add_tiles(params, family, std::min(round_up(max_rows, 32), kMaxTileRows),
+              problem.max_seqlen_k);
+    const bool one_block = problem.max_seqlen_k <= params.tiles.block;
+    const int64_t rows = one_block || total_rows / kMaxTileRows < 32 ? 512 : kMaxTileRows;
+    plan.tile_m = std::min(round_up(max_rows, 32), rows);
+  } else {
+    params.layout = forward_layout(params, family, panel_rows, plan.tile_m);
+  }
 
   // Splits. Merging a row costs about as much as 16 more keys: long splits for wide items, shorter
   // ones for decode.
   const int64_t seqlen_k = problem.max_seqlen_k;
-  const int64_t total_rows =
-      problem.num_heads_q *
-      (problem.layout_q == TEGULA_RAGGED ? problem.total_q : problem.batch * problem.seqlen_q);
   if (problem.fixed_split > 0) {
     // By the capacity, not by max_seqlen_k: the hint must not change a sequence's bits.
     plan.max_splits = std::max<int64_t>(1, ceil_div(problem.seqlen_k, problem.fixed_split));

@@ -52,6 +52,36 @@ struct ForwardLayout {
   int64_t bytes;  // whole size, a multiple of 64
 };
 
+// Limits of an item on matrix tiles.
+inline constexpr int64_t kMaxTileRows = 1024;   // packed query rows
+inline constexpr int64_t kMaxTileBlock = 4096;  // keys packed at a time
+
+// Parts of a worker's scratch that the kernels on matrix tiles use; bytes from its begin. Made by
+// tile_layout(). A value is q_parts (kv_parts) bf16 numbers: two for fp16, else one.
+struct TileLayout {
+  int64_t q_parts, kv_parts;
+  int64_t head_dim, head_dim_v;        // rounded up to 32
+  int64_t block;                       // keys packed at a time, a multiple of 64
+  int64_t q;                           // [rows / 32][q_parts][32][head_dim] bf16
+  int64_t k;                           // [kv_parts][block / 16][head_dim / 32] tiles
+  int64_t v;                           // [kv_parts][block / 32][head_dim_v / 16] tiles
+  int64_t k_part_bytes, v_part_bytes;
+  int64_t scores;                      // two of [32][64] f32
+  int64_t p;                           // two of [q_parts][32][64] bf16; few rows: twice that
+  int64_t o;                           // [rows / 32][head_dim_v / 16][32][16] f32
+  int64_t row_max, row_sum;            // [rows] f32; [rows / 32][2][32][lanes] f32
+  int64_t stage;                       // [64][kv_parts][max(head_dim, head_dim_v)] bf16
+  int64_t zero_row, zero_row_bytes;
+  int64_t idle;                        // four tiles that nobody reads
+  int64_t packed;                      // PackedBlock: what k and v hold
+};
+
+// Which keys a worker has packed: the next item of the same head may use them again.
+struct PackedBlock {
+  int64_t head;               // ForwardTask::head, -1: none
+  int64_t first, begin, end;  // keys [begin, end) of the block that begins at `first`
+};
+
 // One forward call, the same for all of its tasks.
 struct ForwardParams {
   tegula_dtype q_dtype, kv_dtype, o_dtype, bias_dtype;
@@ -65,7 +95,9 @@ struct ForwardParams {
   int64_t narrow_heads;  // kv heads of an item of few rows, at most
   bool
       cooked;  // softcap, bias or ALiBi: scores are brought to natural-log units before the softmax
+  bool use_tiles;  // matrix tiles; few rows: still the narrow kernel
   ForwardLayout layout;
+  TileLayout tiles;
 };
 
 // Packed rows [row_begin, row_end) of one sequence and one kv head against keys of [key_begin,
@@ -79,6 +111,7 @@ struct ForwardTask {
   float* lse;  // nullptr: not wanted; strides in floats
   int64_t lse_token_stride, lse_head_stride;
   KvRows k, v;
+  int64_t head;  // of the call: sequence x num_heads_kv + kv head
   int64_t row_begin, row_end;
   int64_t seqlen_q, seqlen_k;
   int64_t key_begin, key_end;  // of the split; blocks of tile_n start at key_begin
@@ -134,6 +167,7 @@ struct KernelFamily {
   int64_t narrow_rows;    // sequences of so many packed rows or fewer go to the narrow kernel,
   int64_t narrow_tile;    // in blocks of so many keys
   bool has_pairs;         // has the bf16 dot product
+  bool has_tiles;         // has matrix tiles
   // tasks: of `heads` kv heads of one sequence, alike in everything but the head; more than one
   // only for few rows, and at most params.narrow_heads.
   void (*forward)(const ForwardParams& params, const ForwardTask* tasks, int64_t heads,
@@ -154,5 +188,11 @@ namespace tegula::isa_avx512 {
 extern const cpu::KernelFamily kFamily;
 }
 namespace tegula::isa_avx512bf16 {
+extern const cpu::KernelFamily kFamily;
+}
+namespace tegula::isa_amx {
+extern const cpu::KernelFamily kFamily;
+}
+namespace tegula::isa_amx_model {
 extern const cpu::KernelFamily kFamily;
 }

@@ -5,26 +5,16 @@
 #include "src/core/limits.hpp"
 #include "src/cpu/executor/scratch_pool.hpp"
 #include "src/cpu/executor/topology.hpp"
+#include "src/cpu/families.hpp"
 #include "src/plan/plan.hpp"
 
 namespace tegula {
 namespace {
 
-#ifndef TEGULA_HAVE_ISA_SCALAR
-#define TEGULA_HAVE_ISA_SCALAR 0
-#endif
-#ifndef TEGULA_HAVE_ISA_AVX2
-#define TEGULA_HAVE_ISA_AVX2 0
-#endif
-#ifndef TEGULA_HAVE_ISA_AVX512
-#define TEGULA_HAVE_ISA_AVX512 0
-#endif
-#ifndef TEGULA_HAVE_ISA_AVX512BF16
-#define TEGULA_HAVE_ISA_AVX512BF16 0
-#endif
 
-int64_t isa_capability(cpu::Isa isa, bool built) {
-  return (built ? 1 : 0) | (cpu::cpu_info().can_run(isa) ? 2 : 0);
+template <tegula_isa kIsa>
+int64_t isa_capability(const tegula_device&) {
+  return (cpu::find_family(kIsa) != nullptr ? 1 : 0) | (cpu::machine_runs(kIsa) ? 2 : 0);
 }
 
 struct Entry {
@@ -38,20 +28,12 @@ int64_t on_cpu(const tegula_device& device, int64_t value) {
 }
 
 constexpr Entry kEntries[] = {
-    {"isa.scalar",
-     [](const tegula_device&) {
-       return isa_capability(cpu::Isa::kScalar, TEGULA_HAVE_ISA_SCALAR);
-     }},
-    {"isa.avx2",
-     [](const tegula_device&) { return isa_capability(cpu::Isa::kAvx2, TEGULA_HAVE_ISA_AVX2); }},
-    {"isa.avx512",
-     [](const tegula_device&) {
-       return isa_capability(cpu::Isa::kAvx512, TEGULA_HAVE_ISA_AVX512);
-     }},
-    {"isa.avx512bf16",
-     [](const tegula_device&) {
-       return isa_capability(cpu::Isa::kAvx512Bf16, TEGULA_HAVE_ISA_AVX512BF16);
-     }},
+    {"isa.scalar", isa_capability<TEGULA_ISA_SCALAR>},
+    {"isa.avx2", isa_capability<TEGULA_ISA_AVX2>},
+    {"isa.avx512", isa_capability<TEGULA_ISA_AVX512>},
+    {"isa.avx512bf16", isa_capability<TEGULA_ISA_AVX512BF16>},
+    {"isa.amx", isa_capability<TEGULA_ISA_AMX>},
+    {"isa.amx_model", isa_capability<TEGULA_ISA_AMX_MODEL>},
     {"cuda", [](const tegula_device&) { return int64_t{0}; }},
     {"forward", [](const tegula_device& device) { return on_cpu(device, 1); }},
     {"append_kv", [](const tegula_device& device) { return on_cpu(device, 1); }},

@@ -31,6 +31,9 @@ void refuse_cpu(const tegula_problem& problem, const tegula_device& device, Refu
                   tegula_isa_name(static_cast<tegula_isa>(device.isa)));
   }
   if (!cpu::machine_runs(kIsa)) return refuse(why, "this machine cannot run it");
+  if (kIsa == TEGULA_ISA_AMX && device.isa == TEGULA_ISA_AUTO && !cpu::suits_tiles(problem)) {
+    return refuse(why, "matrix tiles take q, k and v of 16 or 8 bits without a bias");
+  }
   if (kIsa == TEGULA_ISA_AVX512BF16 && device.isa == TEGULA_ISA_AUTO) {
     if (problem.q_dtype != TEGULA_BF16) {
       return refuse(why, "q is %s: no use for the bf16 dot product", dtype_name(problem.q_dtype));
@@ -66,10 +69,12 @@ constexpr Implementation cpu_implementation(const char* name) {
 // In order of preference: the first that accepts wins.
 constexpr Implementation kForward[] = {
     {"cuda", refuse_cuda, nullptr, nullptr},
+    cpu_implementation<TEGULA_ISA_AMX>("cpu_amx"),
     cpu_implementation<TEGULA_ISA_AVX512BF16>("cpu_avx512bf16"),
     cpu_implementation<TEGULA_ISA_AVX512>("cpu_avx512"),
     cpu_implementation<TEGULA_ISA_AVX2>("cpu_avx2"),
     cpu_implementation<TEGULA_ISA_SCALAR>("cpu_scalar"),
+    cpu_implementation<TEGULA_ISA_AMX_MODEL>("cpu_amx_model"),
 };
 
 constexpr int32_t kUnknownIsa = -1;
@@ -84,7 +89,7 @@ int32_t isa_of_environment() {
   if (isa != kUnread) return isa;
   const char* const text = std::getenv("TEGULA_ISA");
   isa = kUnknownIsa;
-  for (int32_t i = TEGULA_ISA_AUTO; i <= TEGULA_ISA_AVX512BF16; ++i) {
+  for (int32_t i = TEGULA_ISA_AUTO; i <= TEGULA_ISA_AMX_MODEL; ++i) {
     if (text != nullptr && std::strcmp(text, tegula_isa_name(i)) == 0) isa = i;
   }
   if (text == nullptr || text[0] == '\0') isa = TEGULA_ISA_AUTO;
@@ -174,7 +179,12 @@ std::string explain(const Plan& plan) {
        (problem.operands & TEGULA_HAS_ALIBI) ? ", ALiBi" : "",
        (problem.operands & TEGULA_HAS_BIAS) ? ", bias" : "",
        (problem.operands & TEGULA_HAS_SINK) ? ", sink" : "");
-  line("products        %s", params.pairs ? "bf16 pairs (vdpbf16ps), fp32 sums" : "fp32");
+  line("products        %s",
+       params.use_tiles ? (params.tiles.q_parts * params.tiles.kv_parts > 1
+                               ? "matrix tiles (tdpbf16ps) on fp16 as two bf16 parts, fp32 sums"
+                               : "matrix tiles (tdpbf16ps), fp32 sums")
+       : params.pairs   ? "bf16 pairs (vdpbf16ps), fp32 sums"
+                        : "fp32");
   line("k in place      %s", on_off(params.k_in_place));
   line("packing         %lld query head%s a kv head in the rows of an item",
        size(params.qheads_per_kvhead), params.qheads_per_kvhead == 1 ? " of" : "s of");
@@ -211,7 +221,7 @@ Status describe_cpu(tegula_device& device) {
   if (asked == kUnknownIsa) {
     const char* const text = std::getenv("TEGULA_ISA");
     return fail(TEGULA_INVALID_ARGUMENT,
-                "TEGULA_ISA: \"%.32s\" is not one of scalar, avx2, avx512, avx512bf16, auto",
+                "TEGULA_ISA: \"%.32s\" is not one of scalar, avx2, avx512, avx512bf16, amx, amx_model, auto",
                 text != nullptr ? text : "");
   }
   const auto isa = static_cast<tegula_isa>(asked);

@@ -97,7 +97,7 @@ mutant() { # name isa file old new
 
 # Without a mistake nothing may fail, or every verdict below would mean nothing.
 link "$work/unchanged"
-for isa in scalar avx2 avx512 avx512bf16; do
+for isa in scalar avx2 avx512 avx512bf16 amx_model; do
   runs "$isa" || continue
   TEGULA_ISA=$isa "$work/unchanged" || { echo "the unchanged library fails on $isa"; exit 1; }
 done

@@ -66,7 +66,8 @@ std::vector<std::byte> bits_of(const Case& item, const RunOptions& options) {
 std::vector<tegula_isa> isas() {
   std::vector<tegula_isa> list;
   for (const tegula_isa isa :
-       {TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512, TEGULA_ISA_AVX512BF16}) {
+       {TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512, TEGULA_ISA_AVX512BF16,
+        TEGULA_ISA_AMX, TEGULA_ISA_AMX_MODEL}) {
     std::int64_t bits = 0;
     const std::string name = std::string("isa.") + tegula_isa_name(isa);
     if (tegula_capability(nullptr, name.c_str(), &bits) == TEGULA_OK && (bits & 3) == 3) {

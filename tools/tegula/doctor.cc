@@ -77,6 +77,12 @@ std::string missing_features(tegula_isa isa, const cpu::CpuInfo& info) {
     need(x.avx512_vbmi, "avx512_vbmi");
     need(x.avx512_vnni, "avx512_vnni");
   }
+  if (isa >= TEGULA_ISA_AMX) {
+    need(x.amx_tile, "amx_tile");
+    need(x.amx_bf16, "amx_bf16");
+    need(x.os_amx, "the system's support for amx");
+    if (missing.empty()) return "the system refuses the state of AMX tiles to this process";
+  }
   if (!missing.empty()) return fmt::format("the CPU lacks {}", fmt::join(missing, ", "));
 #else
   (void)isa;
@@ -87,7 +93,7 @@ std::string missing_features(tegula_isa isa, const cpu::CpuInfo& info) {
 
 std::vector<IsaState> isa_states(const cpu::CpuInfo& info) {
   std::vector<IsaState> states;
-  for (int isa = TEGULA_ISA_SCALAR; isa <= TEGULA_ISA_AVX512BF16; ++isa) {
+  for (int isa = TEGULA_ISA_SCALAR; isa <= TEGULA_ISA_AMX_MODEL; ++isa) {
     IsaState state;
     state.name = tegula_isa_name(isa);
     const std::int64_t bits = capability("isa." + state.name);

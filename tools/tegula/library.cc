@@ -89,7 +89,7 @@ Dtype parse_dtype(const std::string& option, const std::string& name) {
 tegula_isa parse_isa(const std::string& name) {
   std::string known = "auto";
   if (name == known) return TEGULA_ISA_AUTO;
-  for (int isa = TEGULA_ISA_SCALAR; isa <= TEGULA_ISA_AVX512BF16; ++isa) {
+  for (int isa = TEGULA_ISA_SCALAR; isa <= TEGULA_ISA_AMX_MODEL; ++isa) {
     const char* candidate = tegula_isa_name(isa);
     if (name == candidate) return static_cast<tegula_isa>(isa);
     known += fmt::format(", {}", candidate);

@@ -56,7 +56,7 @@ void add_machine(CLI::App& command, MachineOptions& options) {
   command.add_option("--threads", options.threads, "Threads (default: all CPUs that this process may use)")
       ->check(CLI::Range(1, 4096))
       ->type_name("N");
-  command.add_option("--isa", options.isa, "Instruction set: auto, scalar, avx2, avx512, avx512bf16")
+  command.add_option("--isa", options.isa, "Instruction set: auto, scalar, avx2, avx512, avx512bf16, amx, amx_model")
       ->check(CLI::Validator(
           [](std::string& name) {
             try {

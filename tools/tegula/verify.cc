@@ -76,7 +76,7 @@ fs::path cases_folder() {
 std::vector<std::string> isas_of(const Options& options) {
   if (options.isa != "all") return {options.isa};
   std::vector<std::string> names;
-  for (int isa = TEGULA_ISA_SCALAR; isa <= TEGULA_ISA_AVX512BF16; ++isa) {
+  for (int isa = TEGULA_ISA_SCALAR; isa <= TEGULA_ISA_AMX_MODEL; ++isa) {
     const std::string name = tegula_isa_name(isa);
     if (capability("isa." + name) == 3) names.push_back(name);
   }
@@ -232,7 +232,7 @@ void add_verify(CLI::App& program, Session& session) {
   auto options = std::make_shared<Options>();
   Options& o = *options;
   command->add_option("--device", o.device, "Where: cpu")->capture_default_str();
-  command->add_option("--isa", o.isa, "auto, all (each that this machine runs), scalar, avx2, avx512, avx512bf16")
+  command->add_option("--isa", o.isa, "auto, all (each that this machine runs), scalar, avx2, avx512, avx512bf16, amx, amx_model")
       ->type_name("NAME")
       ->capture_default_str();
   command->add_option("--tag", o.tags, "Cases with this tag (with all, if given more than once)")->type_name("TAG");

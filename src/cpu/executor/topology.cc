@@ -171,7 +171,7 @@ constinit std::atomic<const CpuInfo*> the_cpu_info{nullptr};
 }  // namespace
 
 const char* isa_name(Isa isa) noexcept {
-  constexpr const char* kNames[kNumIsas] = {"scalar", "avx2", "avx512", "avx512bf16"};
+  constexpr const char* kNames[kNumIsas] = {"scalar", "avx2", "avx512", "avx512bf16", "amx"};
   const auto index = static_cast<size_t>(isa);
   return index < kNumIsas ? kNames[index] : "unknown";
 }
@@ -213,7 +213,9 @@ uint32_t isa_bits_of(const X86Features& x) noexcept {
   const bool avx512 = avx2 && x.os_avx512 && x.bmi1 && x.bmi2 && x.lzcnt && x.movbe &&
                       x.avx512f && x.avx512bw && x.avx512cd && x.avx512dq && x.avx512vl;
   const bool bf16 = avx512 && x.avx512_bf16 && x.avx512_vbmi && x.avx512_vnni;
-  return 1u | uint32_t{avx2} << 1 | uint32_t{avx512} << 2 | uint32_t{bf16} << 3;
+  const bool amx = bf16 && x.os_amx && x.amx_tile && x.amx_bf16;
+  return 1u | uint32_t{avx2} << 1 | uint32_t{avx512} << 2 | uint32_t{bf16} << 3 |
+         uint32_t{amx} << 4;
 }
 
 bool parse_cpu_list(std::string_view text, AffinityMask& mask) {

@@ -11,9 +11,9 @@
 namespace tegula::cpu {
 
 // Ordered: each x86 level's kernels need everything the levels below it need.
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
-inline constexpr int32_t kNumIsas = 4;
-const char* isa_name(Isa isa) noexcept;  // "scalar", "avx2", "avx512", "avx512bf16"
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };
+inline constexpr int32_t kNumIsas = 5;
+const char* isa_name(Isa isa) noexcept;  // "scalar", "avx2", "avx512", "avx512bf16", "amx"
 
 inline constexpr int32_t kMaxWorkers = 4096;
 

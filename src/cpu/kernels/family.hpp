@@ -16,6 +16,7 @@ const cpu::KernelFamily kFamily = {
     .narrow_rows = kNarrowRows,
     .narrow_tile = kNarrowTile,
     .has_pairs = kHasPairs,
+    .has_tiles = kHasTiles,
     .forward = forward,
     .combine = combine,
     .append = append,

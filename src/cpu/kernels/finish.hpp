@@ -19,8 +19,10 @@ struct RowEnd {
 // max) to the sum. The row is empty if sum is 0: the largest weight is about 1, and a NaN counts as
 // a weight even where the maximum has passed over it. Double precision: one call a row, and lse
 // must be good to 2^-20.
-TEGULA_INLINE RowEnd end_row(double max, double sum, const float* sink) {
+// Without want_lse and a sink, which needs it, lse is not computed.
+TEGULA_INLINE RowEnd end_row(double max, double sum, const float* sink, bool want_lse) {
   const bool empty = sum == 0.0;
+  if (sink == nullptr && !want_lse) return {empty ? 0.0f : static_cast<float>(1.0 / sum), 0.0f};
   const double lse = empty ? -__builtin_inf() : max + __builtin_log(sum);
   if (sink == nullptr || *sink == -__builtin_inff()) {
     return {empty ? 0.0f : static_cast<float>(1.0 / sum), static_cast<float>(lse)};
@@ -41,17 +43,25 @@ TEGULA_INLINE void scale_row(float* value, float factor, int64_t count) {
   for (; i < count; ++i) value[i] *= factor;
 }
 
-TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                              int64_t row, int64_t token, int64_t head, float row_max,
-                              float row_sum, float* acc_o) {
+// How the row of query head `head` of the group ends, descale_v included.
+TEGULA_INLINE RowEnd end_task_row(const cpu::ForwardTask& task, int64_t head, float row_max,
+                                  float row_sum) {
   const bool split = task.o_partial != nullptr;
   const float* const sink =
       task.sink != nullptr && !split ? task.sink + head * task.sink_stride : nullptr;
   const double max =
       static_cast<double>(row_max) * (task.cooked ? 1.0 : static_cast<double>(task.scale));
-  const RowEnd end = end_row(max, row_sum, sink);
-  scale_row(acc_o, end.factor * task.v_scale, params.head_dim_v);
-  if (split) {
+  RowEnd end = end_row(max, row_sum, sink, split || task.lse != nullptr);
+  end.factor *= task.v_scale;
+  return end;
+}
+
+TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                              int64_t row, int64_t token, int64_t head, float row_max,
+                              float row_sum, float* acc_o) {
+  const RowEnd end = end_task_row(task, head, row_max, row_sum);
+  scale_row(acc_o, end.factor, params.head_dim_v);
+  if (task.o_partial != nullptr) {
     __builtin_memcpy(task.o_partial + row * params.head_dim_v, acc_o,
                      static_cast<size_t>(4 * params.head_dim_v));
     task.lse_partial[row] = end.lse;
@@ -78,7 +88,7 @@ inline void combine(const cpu::CombineRow& row) {
   for (int64_t s = 0; s < row.num_splits; ++s) {
     if (!is_empty(lse_of(s))) sum += __builtin_exp(static_cast<double>(lse_of(s)) - max);
   }
-  const RowEnd end = end_row(max, sum, row.sink);
+  const RowEnd end = end_row(max, sum, row.sink, row.lse != nullptr);
   const int64_t element = size_of(row.o_dtype);
   constexpr int64_t kChunk = 64;
   for (int64_t d = 0; d < row.head_dim_v; d += kChunk) {

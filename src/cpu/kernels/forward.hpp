@@ -6,8 +6,30 @@
 #include "src/cpu/kernels/finish.hpp"
 #include "src/cpu/kernels/narrow.hpp"
 #include "src/cpu/kernels/wide.hpp"
+#ifdef TEGULA_TILES
+#include "src/cpu/kernels/tile_decode.hpp"
+#include "src/cpu/kernels/tile_prefill.hpp"
+#endif
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
+
+#ifdef TEGULA_TILES
+inline constexpr bool kHasTiles = true;
+#else
+inline constexpr bool kHasTiles = false;
+#endif
+
+#ifdef TEGULA_TILES
+TEGULA_INLINE void attend_on_tiles(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                                   char* scratch) {
+  if (is_tile_decode(params, task)) {
+    if (task.row_end - task.row_begin <= 16) return attend_tile_decode<1>(params, task, scratch);
+    return attend_tile_decode<2>(params, task, scratch);
+  }
+  if (params.tiles.q_parts == 1) return attend_tiles<1>(params, task, scratch);
+  return attend_tiles<2>(params, task, scratch);
+}
+#endif
 
 template <bool kPairs>
 TEGULA_INLINE void attend(const cpu::ForwardParams& params, const cpu::ForwardTask* tasks,
@@ -22,6 +44,12 @@ TEGULA_INLINE void attend(const cpu::ForwardParams& params, const cpu::ForwardTa
 
 inline void forward(const cpu::ForwardParams& params, const cpu::ForwardTask* tasks, int64_t heads,
                     char* scratch) {
+#ifdef TEGULA_TILES
+  if (params.use_tiles && !is_narrow(params, *tasks)) {
+    for (int64_t h = 0; h < heads; ++h) attend_on_tiles(params, tasks[h], scratch);
+    return;
+  }
+#endif
   if (kHasPairs && params.pairs) {
     attend<kHasPairs>(params, tasks, heads, scratch);
   } else {

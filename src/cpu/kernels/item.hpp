@@ -221,11 +221,10 @@ TEGULA_INLINE void output_panel(const Item& item, int64_t panel, const Block& bl
                        item.acc_o + first_row * layout.o_stride, layout.o_stride);
 }
 
-// The keys that some row of the item sees.
-TEGULA_INLINE Window visible_keys(const Item& item) {
-  const cpu::ForwardTask& task = item.task;
+// The keys that one of the task's first `tokens` tokens sees.
+TEGULA_INLINE Window visible_keys(const cpu::ForwardTask& task, int64_t tokens) {
   int64_t begin = task.key_end, end = task.key_begin;
-  for (int64_t t = 0; t <= item.token[item.rows - 1]; ++t) {
+  for (int64_t t = 0; t < tokens; ++t) {
     if (task.range_begin[t] >= task.range_end[t])
       continue;  // a row without keys must not stretch the interval
     begin = task.range_begin[t] < begin ? task.range_begin[t] : begin;
@@ -233,6 +232,10 @@ TEGULA_INLINE Window visible_keys(const Item& item) {
   }
   return {begin < task.key_begin ? task.key_begin : begin, end > task.key_end ? task.key_end : end,
           false};
+}
+
+TEGULA_INLINE Window visible_keys(const Item& item) {
+  return visible_keys(item.task, item.token[item.rows - 1] + 1);
 }
 
 // The keys that every row of the item sees; they may be none.
@@ -246,20 +249,24 @@ TEGULA_INLINE Window unmasked_keys(const Item& item) {
   return {begin, end, false};
 }
 
-// Calls visit(first, begin, end) for the blocks of tile_n keys that some row of the item sees: the
-// block begins at key `first`, and keys [begin, end) of it are to be read. Blocks lie on a grid
-// from key_begin on, wherever the first visible key is: a row's bits then do not depend on which
+// Calls visit(first, begin, end) for the blocks of tile_n keys that hold some of `keys`: the block
+// begins at key `first`, and keys [begin, end) of it are to be read. Blocks lie on a grid from the
+// split's first key on, wherever the first visible key is: a row's bits then do not depend on which
 // other rows share its item.
 template <class Visit>
-TEGULA_INLINE void for_each_block(const Item& item, int64_t tile_n, Visit&& visit) {
-  const Window keys = visible_keys(item);
+TEGULA_INLINE void for_each_block(const Window& keys, int64_t grid, int64_t tile_n,
+                                  Visit&& visit) {
   if (keys.begin >= keys.end) return;
-  const int64_t grid = item.task.key_begin;
   for (int64_t first = keys.begin - (keys.begin - grid) % tile_n; first < keys.end;
        first += tile_n) {
     visit(first, first < keys.begin ? keys.begin : first,
           first + tile_n > keys.end ? keys.end : first + tile_n);
   }
+}
+
+template <class Visit>
+TEGULA_INLINE void for_each_block(const Item& item, int64_t tile_n, Visit&& visit) {
+  for_each_block(visible_keys(item), item.task.key_begin, tile_n, visit);
 }
 
 // Divides by the sums and writes what the item's rows end with.
@@ -271,5 +278,4 @@ TEGULA_INLINE void finish_item(const Item& item) {
                item.row_sum[r], item.acc_o + r * item.params.layout.o_stride);
   }
 }
-
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

@@ -199,6 +199,93 @@ TEGULA_INLINE void vnarrow(char* p, vf a) {
   }
 }
 
+// For the kernels on matrix tiles, lanes = keys.
+TEGULA_INLINE vi vcount_int() {
+  return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+}
+TEGULA_INLINE vf vcount() {
+  return _mm512_cvtepi32_ps(vcount_int());
+}
+TEGULA_INLINE vi vadd_int(vi a, vi b) {
+  return _mm512_add_epi32(a, b);
+}
+TEGULA_INLINE float vmax_lanes(vf a) {
+  return _mm512_reduce_max_ps(a);
+}
+TEGULA_INLINE float first_lane(vf a) {
+  return _mm512_cvtss_f32(a);
+}
+// Whether some lane is not <= b: NaN is not.
+TEGULA_INLINE bool vany_not_below(vf a, vf b) {
+  return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ) != 0;
+}
+// Towards zero, to a number that bf16 holds.
+TEGULA_INLINE vf vtruncate_bf16(vf a) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+}
+// 2 x kLanes values as bf16; denormals may become 0.
+TEGULA_INLINE void narrow_two(char* p, vf a, vf b) {
+#ifdef __AVX512BF16__
+  _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
+#else
+  vnarrow<TEGULA_BF16>(p, a);
+  vnarrow<TEGULA_BF16>(p + 2 * kLanes, b);
+#endif
+}
+// Values rounded to bf16 in the low and in the high halves of words, the other halves 0.
+TEGULA_INLINE void store_halves(vf a, char* low, char* high) {
+  const __m512i bits = _mm512_castps_si512(a);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+  const __m512i half = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
+  _mm512_storeu_si512(low, half);
+  _mm512_storeu_si512(high, _mm512_slli_epi32(half, 16));
+}
+// Sixteen rows of sixteen 32-bit words at byte `offset`, transposed: to[word][row].
+TEGULA_INLINE void transpose_words(const char* const* rows, int64_t offset, char* to) {
+  __m512i r[16], a[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(rows[i] + offset);
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    a[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+    a[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+    a[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+    a[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    _mm512_storeu_si512(to + 64 * i, _mm512_shuffle_i32x4(a[i], a[i + 8], 0x88));
+    _mm512_storeu_si512(to + 64 * (i + 8), _mm512_shuffle_i32x4(a[i], a[i + 8], 0xdd));
+    _mm512_storeu_si512(to + 64 * (i + 4), _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0x88));
+    _mm512_storeu_si512(to + 64 * (i + 12), _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0xdd));
+  }
+}
+// 32 values of 16 bits each of two rows as pairs (even[i], odd[i]): 0-15 to `low`, 16-31 to `high`.
+TEGULA_INLINE void interleave_words(const char* even, const char* odd, char* low, char* high) {
+  const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
+  _mm512_storeu_si512(low, _mm512_permutex2var_epi16(a, first, b));
+  _mm512_storeu_si512(high, _mm512_permutex2var_epi16(a, second, b));
+}
+
 #ifdef TEGULA_PAIRS
 inline constexpr bool kHasPairs = true;
 

@@ -99,20 +99,21 @@ TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
   return (begin <= a) & (a < end);
 }
 
-// floor(x) for -126 <= x <= 0; other numbers, which no integer may hold, give 0.
+// floor(x) for -126 <= x < 128; other numbers, which no integer may hold, give 0.
 TEGULA_INLINE vi vfloor(vf x) {
-  const vf safe = vselect(x >= vset(-126.0f), x, vzero());
+  const vf safe = vselect((x >= vset(-126.0f)) & (x < vset(128.0f)), x, vzero());
   const vi n = __builtin_convertvector(safe, vi);
   return n + (vfrom_int(n) > safe);  // truncated to floor: true is -1
 }
 TEGULA_INLINE vf vfraction(vf x) {
   return vsub(x, vfrom_int(vfloor(x)));
 }
-// 0 from 2^-126 on.
+// 0 from 2^-126 on, infinite from 2^128 on.
 TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
   const vm kept = ~(x < vset(-126.0f));  // true for NaN
   const vf scaled = a * reinterpret_cast<vf>((vfloor(x) + 127) << 23);
-  return reinterpret_cast<vf>(reinterpret_cast<vi>(scaled) & kept);
+  return vselect(x >= vset(128.0f), vset(__builtin_inff()),
+                 reinterpret_cast<vf>(reinterpret_cast<vi>(scaled) & kept));
 }
 
 template <tegula_dtype kType>
@@ -138,6 +139,59 @@ TEGULA_INLINE void vwiden_run(const char* p, vf* to) {
 template <tegula_dtype kType>
 TEGULA_INLINE void vnarrow(char* p, vf a) {
   for (int i = 0; i < kLanes; ++i) narrow<kType>(p + i * size_of(kType), a[i]);
+}
+
+// For the kernels on matrix tiles; vec/avx512.hpp says what each name means.
+TEGULA_INLINE vi vcount_int() {
+  return vi{0, 1, 2, 3};
+}
+TEGULA_INLINE vf vcount() {
+  return vfrom_int(vcount_int());
+}
+TEGULA_INLINE vi vadd_int(vi a, vi b) {
+  return a + b;
+}
+TEGULA_INLINE float vmax_lanes(vf a) {
+  float maximum = a[0];
+  for (int i = 1; i < kLanes; ++i) maximum = a[i] > maximum ? a[i] : maximum;
+  return maximum;
+}
+TEGULA_INLINE float first_lane(vf a) {
+  return a[0];
+}
+TEGULA_INLINE bool vany_not_below(vf a, vf b) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (!(a[i] <= b[i])) return true;
+  }
+  return false;
+}
+TEGULA_INLINE vf vtruncate_bf16(vf a) {
+  return reinterpret_cast<vf>(reinterpret_cast<vi>(a) & vset_int(static_cast<int32_t>(0xffff0000)));
+}
+TEGULA_INLINE void narrow_two(char* p, vf a, vf b) {
+  vnarrow<TEGULA_BF16>(p, a);
+  vnarrow<TEGULA_BF16>(p + 2 * kLanes, b);
+}
+TEGULA_INLINE void store_halves(vf a, char* low, char* high) {
+  for (int i = 0; i < kLanes; ++i) {
+    __builtin_memset(low + 4 * i, 0, 4);
+    __builtin_memset(high + 4 * i, 0, 4);
+    narrow<TEGULA_BF16>(low + 4 * i, a[i]);
+    narrow<TEGULA_BF16>(high + 4 * i + 2, a[i]);
+  }
+}
+TEGULA_INLINE void transpose_words(const char* const* rows, int64_t offset, char* to) {
+  for (int word = 0; word < 16; ++word) {
+    for (int row = 0; row < 16; ++row)
+      __builtin_memcpy(to + 64 * word + 4 * row, rows[row] + offset + 4 * word, 4);
+  }
+}
+TEGULA_INLINE void interleave_words(const char* even, const char* odd, char* low, char* high) {
+  for (int i = 0; i < 32; ++i) {
+    char* const to = (i < 16 ? low : high) + i % 16 * 4;
+    __builtin_memcpy(to, even + 2 * i, 2);
+    __builtin_memcpy(to + 2, odd + 2 * i, 2);
+  }
 }
 
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

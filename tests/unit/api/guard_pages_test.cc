@@ -171,7 +171,8 @@ class GuardPages : public testing::TestWithParam<Shape> {};
 TEST_P(GuardPages, NothingOutsideIsTouched) {
   const Shape& s = GetParam();
   for (const int32_t isa :
-       {TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512, TEGULA_ISA_AVX512BF16}) {
+       {TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512, TEGULA_ISA_AVX512BF16,
+        TEGULA_ISA_AMX, TEGULA_ISA_AMX_MODEL}) {
     int64_t can = 0;
     const std::string name = std::string("isa.") + tegula_isa_name(isa);
     ASSERT_EQ(tegula_capability(nullptr, name.c_str(), &can), TEGULA_OK);

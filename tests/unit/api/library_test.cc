@@ -40,6 +40,8 @@ TEST(Library, Names) {
   }
   EXPECT_STREQ(tegula_isa_name(TEGULA_ISA_AUTO), "auto");
   EXPECT_STREQ(tegula_isa_name(TEGULA_ISA_AVX512BF16), "avx512bf16");
+  EXPECT_STREQ(tegula_isa_name(TEGULA_ISA_AMX), "amx");
+  EXPECT_STREQ(tegula_isa_name(TEGULA_ISA_AMX_MODEL), "amx_model");
   EXPECT_STREQ(tegula_isa_name(-3), "?");
 }
 
@@ -71,7 +73,8 @@ TEST(Capability, EveryDocumentedNameIsKnown) {
     return value;
   };
   EXPECT_EQ(value_of("isa.scalar"), 3);
-  for (const char* name : {"isa.avx2", "isa.avx512", "isa.avx512bf16"}) {
+  EXPECT_EQ(value_of("isa.amx_model"), 3);
+  for (const char* name : {"isa.avx2", "isa.avx512", "isa.avx512bf16", "isa.amx"}) {
     EXPECT_GE(value_of(name), 0);
     EXPECT_LE(value_of(name), 3);
   }
@@ -101,8 +104,8 @@ TEST(Capability, UnknownNamesListTheKnownOnes) {
   EXPECT_EQ(value, 42);
   EXPECT_STREQ(tegula_last_error(),
                "name: \"tensor_cores\" is not one of isa.scalar, isa.avx2, isa.avx512, "
-               "isa.avx512bf16, cuda, forward, append_kv, combine, backward, head_dim.max, "
-               "head_dim_v.max, num_splits.max, num_workers");
+               "isa.avx512bf16, isa.amx, isa.amx_model, cuda, forward, append_kv, combine, backward, "
+               "head_dim.max, head_dim_v.max, num_splits.max, num_workers");
   EXPECT_EQ(tegula_capability(nullptr, nullptr, &value), TEGULA_INVALID_ARGUMENT);
   EXPECT_STREQ(tegula_last_error(), "name: is NULL");
   EXPECT_EQ(tegula_capability(nullptr, "cuda", nullptr), TEGULA_INVALID_ARGUMENT);

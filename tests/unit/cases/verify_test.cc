@@ -58,7 +58,8 @@ TEST_P(VerifyIsa, Fast) {
 
 INSTANTIATE_TEST_SUITE_P(Cpu, VerifyIsa,
                          ::testing::Values(TEGULA_ISA_SCALAR, TEGULA_ISA_AVX2, TEGULA_ISA_AVX512,
-                                           TEGULA_ISA_AVX512BF16),
+                                           TEGULA_ISA_AVX512BF16, TEGULA_ISA_AMX,
+                                           TEGULA_ISA_AMX_MODEL),
                          [](const auto& instance) { return tegula_isa_name(instance.param); });
 
 }  // namespace

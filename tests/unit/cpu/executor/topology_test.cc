@@ -223,7 +223,7 @@ TEST_F(Topology, ArmIdentity) {
 TEST(TopologyIsa, EachLevelNeedsEveryFeatureOfItsFlagsAndTheSystemsSupport) {
   X86Features all{};
   std::memset(&all, 1, sizeof all);
-  EXPECT_EQ(isa_bits_of(all), 0xfu);
+  EXPECT_EQ(isa_bits_of(all), 0x1fu);
   EXPECT_EQ(isa_bits_of(X86Features{}), 0x1u);
   const auto without = [&](bool X86Features::*feature) {
     X86Features some = all;
@@ -241,8 +241,11 @@ TEST(TopologyIsa, EachLevelNeedsEveryFeatureOfItsFlagsAndTheSystemsSupport) {
   for (auto feature : {&X::avx512_bf16, &X::avx512_vbmi, &X::avx512_vnni}) {
     EXPECT_EQ(without(feature), 0x7u);
   }
-  for (auto feature : {&X::avx512_fp16, &X::amx_tile, &X::amx_bf16, &X::os_amx}) {
+  for (auto feature : {&X::amx_tile, &X::amx_bf16, &X::os_amx}) {
     EXPECT_EQ(without(feature), 0xfu);
+  }
+  for (auto feature : {&X::avx512_fp16, &X::amx_int8, &X::amx_fp16}) {
+    EXPECT_EQ(without(feature), 0x1fu);
   }
 }
 
@@ -267,6 +270,7 @@ TEST(TopologyIsa, Names) {
   EXPECT_STREQ(isa_name(Isa::kAvx2), "avx2");
   EXPECT_STREQ(isa_name(Isa::kAvx512), "avx512");
   EXPECT_STREQ(isa_name(Isa::kAvx512Bf16), "avx512bf16");
+  EXPECT_STREQ(isa_name(Isa::kAmx), "amx");
   EXPECT_STREQ(isa_name(static_cast<Isa>(9)), "unknown");
 }
 
