@@ -82,6 +82,14 @@ void add_tiles(ForwardParams& params, const KernelFamily& family, int64_t tile_m
   tiles.zero_row_bytes = 2 * std::max(tiles.head_dim, tiles.head_dim_v);
   tiles.stage = part(64 * tiles.kv_parts * tiles.zero_row_bytes);
   tiles.zero_row = part(tiles.zero_row_bytes);
+  tiles.few = end;
+  part(kFewTileRows * tiles.q_parts * tiles.head_dim * 2);
+  tiles.few_o = end - tiles.few;
+  part(kFewTileRows * tiles.head_dim_v * 4);
+  tiles.few_rows = end - tiles.few;
+  part(9 * kFewTileRows * 4);
+  tiles.few_bytes = end - tiles.few;
+  end += (params.narrow_heads - 1) * tiles.few_bytes;
   tiles.idle = part(4 * 1024);
   tiles.packed = part(sizeof(PackedBlock));
   params.layout.bytes = end;
@@ -121,9 +129,10 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   // Tiles by size (docs/design/cpu_forward.md): Q and O of an item within 384 KiB, the rows of a
   // block within 256 KiB, so that an L2 of 1 MiB holds all of it; enough query rows that converting
   // K and V is paid back, and none beyond the longest sequence.
-  // So many rows are the most that any choice below asks for; with batch 0 nothing bounds the product.
-  const int64_t max_rows =
-      std::max<int64_t>(1, std::min<int64_t>(problem.max_seqlen_q, kMaxTileRows) * params.qheads_per_kvhead);
+  // So many rows are the most that any choice below asks for; with batch 0 nothing bounds the
+  // product.
+  const int64_t max_rows = std::max<int64_t>(
+      1, std::min<int64_t>(problem.max_seqlen_q, kMaxTileRows) * params.qheads_per_kvhead);
   const int64_t vectors =
       std::clamp<int64_t>(ceil_div(max_rows, family.lanes), 1, family.panel_vectors);
   const int64_t panel_rows = vectors * family.lanes;
@@ -139,10 +148,9 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
     params.tile_n = 64;
     const int64_t few_rows = max_rows <= 16 ? 16 : 32;
     params.layout = forward_layout(params, family, few_rows, few_rows);
-    // Packing k and v costs as much as some 150 rows' attention to them. Where a head's keys are one
-    // block, its items share it (schedule.cc); else more rows pay it back, if there are many.
-    add_tiles(params, family, std::min(round_up(max_rows, 32), kMaxTileRows),
-              problem.max_seqlen_k);
+    // Packing k and v costs as much as some 150 rows' attention to them. Where a head's keys are
+    // one block, its items share it (schedule.cc); else more rows pay it back, if there are many.
+    add_tiles(params, family, std::min(round_up(max_rows, 32), kMaxTileRows), problem.max_seqlen_k);
     const bool one_block = problem.max_seqlen_k <= params.tiles.block;
     const int64_t rows = one_block || total_rows / kMaxTileRows < 32 ? 512 : kMaxTileRows;
     plan.tile_m = std::min(round_up(max_rows, 32), rows);

@@ -29,10 +29,12 @@ struct ForwardPlan {
   size_t worker_bytes = 0;
   size_t scratch_bytes = 0;  // all workers' tiles, then the partials
 
-  // Whether a sequence of so many tokens goes to the narrow kernel (is_narrow in kernels/).
-  bool is_narrow(int64_t seqlen_q) const {
-    return seqlen_q * params.qheads_per_kvhead <= family->narrow_rows &&
-           params.head_dim % family->lanes == 0;
+  // Whether a sequence of so many tokens goes to a kernel that takes several heads at once
+  // (is_narrow, is_tile_decode in kernels/).
+  bool has_few_rows(int64_t seqlen_q) const {
+    const int64_t rows = seqlen_q * params.qheads_per_kvhead;
+    if (params.use_tiles) return rows <= kFewTileRows;
+    return rows <= family->narrow_rows && params.head_dim % family->lanes == 0;
   }
 };
 

@@ -52,7 +52,10 @@ struct ForwardLayout {
   int64_t bytes;  // whole size, a multiple of 64
 };
 
-// Limits of an item on matrix tiles.
+// Matrix tiles: packed rows of a sequence from which they pay (below: the narrow kernel), up to
+// which k and v are read as they lie, and limits of an item.
+inline constexpr int64_t kLeastTileRows = 8;
+inline constexpr int64_t kFewTileRows = 32;
 inline constexpr int64_t kMaxTileRows = 1024;   // packed query rows
 inline constexpr int64_t kMaxTileBlock = 4096;  // keys packed at a time
 
@@ -60,18 +63,20 @@ inline constexpr int64_t kMaxTileBlock = 4096;  // keys packed at a time
 // tile_layout(). A value is q_parts (kv_parts) bf16 numbers: two for fp16, else one.
 struct TileLayout {
   int64_t q_parts, kv_parts;
-  int64_t head_dim, head_dim_v;        // rounded up to 32
-  int64_t block;                       // keys packed at a time, a multiple of 64
-  int64_t q;                           // [rows / 32][q_parts][32][head_dim] bf16
-  int64_t k;                           // [kv_parts][block / 16][head_dim / 32] tiles
-  int64_t v;                           // [kv_parts][block / 32][head_dim_v / 16] tiles
+  int64_t head_dim, head_dim_v;  // rounded up to 32
+  int64_t block;                 // keys packed at a time, a multiple of 64
+  int64_t q;                     // [rows / 32][q_parts][32][head_dim] bf16
+  int64_t k;                     // [kv_parts][block / 16][head_dim / 32] tiles
+  int64_t v;                     // [kv_parts][block / 32][head_dim_v / 16] tiles
   int64_t k_part_bytes, v_part_bytes;
-  int64_t scores;                      // two of [32][64] f32
-  int64_t p;                           // two of [q_parts][32][64] bf16; few rows: twice that
-  int64_t o;                           // [rows / 32][head_dim_v / 16][32][16] f32
-  int64_t row_max, row_sum;            // [rows] f32; [rows / 32][2][32][lanes] f32
-  int64_t stage;                       // [64][kv_parts][max(head_dim, head_dim_v)] bf16
+  int64_t scores;            // two of [32][64] f32
+  int64_t p;                 // two of [q_parts][32][64] bf16; few rows: twice that
+  int64_t o;                 // [rows / 32][head_dim_v / 16][32][16] f32
+  int64_t row_max, row_sum;  // [rows] f32; [rows / 32][2][32][lanes] f32
+  int64_t stage;             // [64][kv_parts][max(head_dim, head_dim_v)] bf16
   int64_t zero_row, zero_row_bytes;
+  int64_t few;                         // few rows: [narrow_heads] states of few_bytes bytes, each
+  int64_t few_o, few_rows, few_bytes;  // packed q, at these bytes of it O and per-row state
   int64_t idle;                        // four tiles that nobody reads
   int64_t packed;                      // PackedBlock: what k and v hold
 };

@@ -84,7 +84,7 @@ void join_heads(const ForwardPlan& plan, const ForwardCall& call, std::vector<Wo
     if (last != nullptr && last->num_heads < heads && last->batch == item.batch &&
         last->row_begin == item.row_begin && last->key_begin == item.key_begin &&
         last->kv_head + last->num_heads == item.kv_head &&
-        plan.is_narrow(call.sequence(item.batch).seqlen_q)) {
+        plan.has_few_rows(call.sequence(item.batch).seqlen_q)) {
       ++last->num_heads;
       last->cost += item.cost;
     } else {
@@ -94,9 +94,9 @@ void join_heads(const ForwardPlan& plan, const ForwardCall& call, std::vector<Wo
   items.resize(kept);
 }
 
-// Whether the items of a head should follow each other: matrix tiles pack k and v, and an item finds
-// what the one before it has packed. Only with enough items that the last ones do not leave workers
-// idle. (The order changes no bit.)
+// Whether the items of a head should follow each other: matrix tiles pack k and v, and an item
+// finds what the one before it has packed. Only with enough items that the last ones do not leave
+// workers idle. (The order changes no bit.)
 bool items_share_keys(const ForwardPlan& plan, const Schedule& schedule) {
   return plan.params.use_tiles &&
          static_cast<int64_t>(schedule.items.size()) >= 4 * int64_t{plan.num_workers};

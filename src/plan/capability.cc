@@ -11,7 +11,6 @@
 namespace tegula {
 namespace {
 
-
 template <tegula_isa kIsa>
 int64_t isa_capability(const tegula_device&) {
   return (cpu::find_family(kIsa) != nullptr ? 1 : 0) | (cpu::machine_runs(kIsa) ? 2 : 0);

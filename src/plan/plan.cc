@@ -221,7 +221,8 @@ Status describe_cpu(tegula_device& device) {
   if (asked == kUnknownIsa) {
     const char* const text = std::getenv("TEGULA_ISA");
     return fail(TEGULA_INVALID_ARGUMENT,
-                "TEGULA_ISA: \"%.32s\" is not one of scalar, avx2, avx512, avx512bf16, amx, amx_model, auto",
+                "TEGULA_ISA: \"%.32s\" is not one of scalar, avx2, avx512, avx512bf16, amx, "
+                "amx_model, auto",
                 text != nullptr ? text : "");
   }
   const auto isa = static_cast<tegula_isa>(asked);

@@ -20,14 +20,20 @@ inline constexpr bool kHasTiles = false;
 #endif
 
 #ifdef TEGULA_TILES
-TEGULA_INLINE void attend_on_tiles(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                                   char* scratch) {
-  if (is_tile_decode(params, task)) {
-    if (task.row_end - task.row_begin <= 16) return attend_tile_decode<1>(params, task, scratch);
-    return attend_tile_decode<2>(params, task, scratch);
+TEGULA_INLINE void attend_on_tiles(const cpu::ForwardParams& params, const cpu::ForwardTask* tasks,
+                                   int64_t heads, char* scratch) {
+  if (is_tile_decode(params, *tasks)) {
+    if (tasks->row_end - tasks->row_begin <= 16)
+      return attend_tile_decode<1>(params, tasks, heads, scratch);
+    return attend_tile_decode<2>(params, tasks, heads, scratch);
   }
-  if (params.tiles.q_parts == 1) return attend_tiles<1>(params, task, scratch);
-  return attend_tiles<2>(params, task, scratch);
+  for (int64_t h = 0; h < heads; ++h) {
+    if (params.tiles.q_parts == 1) {
+      attend_tiles<1>(params, tasks[h], scratch);
+    } else {
+      attend_tiles<2>(params, tasks[h], scratch);
+    }
+  }
 }
 #endif
 
@@ -46,8 +52,7 @@ inline void forward(const cpu::ForwardParams& params, const cpu::ForwardTask* ta
                     char* scratch) {
 #ifdef TEGULA_TILES
   if (params.use_tiles && !is_narrow(params, *tasks)) {
-    for (int64_t h = 0; h < heads; ++h) attend_on_tiles(params, tasks[h], scratch);
-    return;
+    return attend_on_tiles(params, tasks, heads, scratch);
   }
 #endif
   if (kHasPairs && params.pairs) {

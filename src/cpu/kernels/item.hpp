@@ -254,8 +254,7 @@ TEGULA_INLINE Window unmasked_keys(const Item& item) {
 // split's first key on, wherever the first visible key is: a row's bits then do not depend on which
 // other rows share its item.
 template <class Visit>
-TEGULA_INLINE void for_each_block(const Window& keys, int64_t grid, int64_t tile_n,
-                                  Visit&& visit) {
+TEGULA_INLINE void for_each_block(const Window& keys, int64_t grid, int64_t tile_n, Visit&& visit) {
   if (keys.begin >= keys.end) return;
   for (int64_t first = keys.begin - (keys.begin - grid) % tile_n; first < keys.end;
        first += tile_n) {

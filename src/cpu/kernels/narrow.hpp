@@ -19,7 +19,9 @@ inline constexpr int64_t kNarrowTile = 32;
 // By the sequence's own rows, never by the item's or the call's: with fixed_split its bits depend
 // on itself alone.
 TEGULA_INLINE bool is_narrow(const cpu::ForwardParams& params, const cpu::ForwardTask& task) {
-  return task.seqlen_q * params.qheads_per_kvhead <= kNarrowRows && params.head_dim % kLanes == 0;
+  const int64_t rows = task.seqlen_q * params.qheads_per_kvhead;
+  return rows <= kNarrowRows && !(params.use_tiles && rows >= cpu::kLeastTileRows) &&
+         params.head_dim % kLanes == 0;
 }
 
 // The operand of the scores: q's rows are packed for it.

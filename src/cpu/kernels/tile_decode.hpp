@@ -2,9 +2,9 @@
 // A work item with few query rows (decode with a large group, a few tokens) on matrix tiles, where
 // packing k and v would cost more than the products: nothing is packed but Q^T.
 //   S^T[16 keys][16 rows] = K Q^T, with rows of k as they lie as the A operand.
-//   O[16 rows][32 columns] = P V, with rows of v as they lie as the B operand: tdpbf16ps takes a row
-//   as pairs (v[2c], v[2c + 1]), so that A pairs (p, 0) give the even columns and (0, p) the odd
-//   ones. Twice the dot products of a packed v, which memory hides.
+//   O[16 rows][32 columns] = P V, with rows of v as they lie as the B operand: tdpbf16ps takes a
+//   row as pairs (v[2c], v[2c + 1]), so that A pairs (p, 0) give the even columns and (0, p) the
+//   odd ones. Twice the dot products of a packed v, which memory hides.
 // Lanes are query rows, so that mask and softmax are those of the other kernels. The zero of a pair
 // meets a value of a visible key, never another: rows outside the visible range are zeros.
 #pragma once
@@ -16,7 +16,6 @@
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
-inline constexpr int64_t kDecodeRows = 32;  // at most so many packed rows
 inline constexpr int64_t kDecodeKeys = 64;  // of a block
 
 // Sixteen rows of k or v as a tile reads them.
@@ -34,44 +33,42 @@ TEGULA_INLINE void fetch_row(const char* row, int64_t bytes) {
 template <int kGroups>
 class TileDecode {
  public:
-  TEGULA_INLINE explicit TileDecode(const Item& whole)
-      : item_(whole), params_(whole.params), tiles_(whole.params.tiles) {
-    item_.stride = 16 * kGroups;
-    __builtin_memset(at(tiles_.zero_row), 0, static_cast<size_t>(tiles_.zero_row_bytes));
-    __builtin_memset(at(tiles_.o), 0, static_cast<size_t>(columns() * kGroups * 2 * kTileBytes));
+  TEGULA_INLINE explicit TileDecode(const Item& item)
+      : item_(item), params_(item.params), tiles_(item.params.tiles) {}
+
+  // Before the first key.
+  TEGULA_INLINE void begin() const {
+    reset_item(item_, item_.stride);
+    __builtin_memset(o_tile(0, 0, 0), 0, static_cast<size_t>(columns() * kGroups * 2 * kTileBytes));
     pack_queries();
   }
 
-  // One block of keys; next_end: keys [end, next_end) come after it.
-  TEGULA_INLINE void attend(int64_t first, int64_t begin, int64_t end, int64_t next_end) {
-    const Block block = find_block(params_, item_.task, first, begin, end, item_.scratch);
+  // One block of keys, whose rows lie k_offset and v_offset bytes behind the block's lists. fetch()
+  // is called beside each step.
+  template <class Fetch>
+  TEGULA_INLINE void attend(const Block& block, int64_t k_offset, int64_t v_offset,
+                            Fetch&& fetch) const {
     const Window window = mask_panel(item_, 0, block);
-    const int64_t v_bytes = params_.head_dim_v * size_of(params_.kv_dtype);
     const int64_t key_begin = block.begin / 16 * 16;
     TileRun runs[kDecodeKeys / 16];
-    int64_t count = find_runs(item_.task.k, params_.head_dim, tiles_.head_dim, block, block.k_rows, runs);
+    int64_t count = find_runs(item_.task.k, params_.head_dim, tiles_.head_dim, block, block.k_rows,
+                              k_offset, runs);
     for (int64_t i = 0; i < count; i += 2) {
-      const int64_t key = key_begin + 16 * i;
       if (i + 1 < count) {
-        score<2>(runs + i, key);
+        score<2>(runs + i, key_begin + 16 * i);
       } else {
-        score<1>(runs + i, key);
+        score<1>(runs + i, key_begin + 16 * i);
       }
-      for (int64_t n = key < block.begin ? block.begin : key; n < key + 32 && n < block.end; ++n)
-        fetch_row(block.v_rows[n], v_bytes);
+      fetch();
     }
     soften(block, window);
     rescale();
-    const char** const next_k = row_list(params_, item_.scratch, RowList::kNextK);
-    const int64_t k_bytes = params_.head_dim * size_of(params_.kv_dtype);
-    row_pointers(item_.task.k, end, next_end, next_k);
     for (int64_t i = 0; i < count; ++i) split_p(key_begin + 16 * i);
-    count = find_runs(item_.task.v, params_.head_dim_v, tiles_.head_dim_v, block, block.v_rows, runs);
-    int64_t next = 0;
+    count = find_runs(item_.task.v, params_.head_dim_v, tiles_.head_dim_v, block, block.v_rows,
+                      v_offset, runs);
     for (int64_t column = 0; column < columns(); ++column) {
       add_output(runs, count, key_begin, column);
-      for (const int64_t share = (next_end - end) * (column + 1) / columns(); next < share; ++next)
-        fetch_row(next_k[next], k_bytes);
+      fetch();
     }
   }
 
@@ -102,7 +99,7 @@ class TileDecode {
   }
   // [part][head_dim / 32][group] B tiles of Q^T
   TEGULA_INLINE char* q_tile(int64_t part, int64_t step, int64_t group) const {
-    return at(tiles_.q) + ((part * (tiles_.head_dim / 32) + step) * kGroups + group) * kTileBytes;
+    return item_.q + ((part * (tiles_.head_dim / 32) + step) * kGroups + group) * kTileBytes;
   }
   // [part][even, odd][group] A tiles of one run of 16 keys
   TEGULA_INLINE char* p_tile(int64_t key, int64_t part, int64_t odd, int64_t group) const {
@@ -110,7 +107,7 @@ class TileDecode {
            (((key / 16 * tiles_.q_parts + part) * 2 + odd) * kGroups + group) * kTileBytes;
   }
   TEGULA_INLINE float* o_tile(int64_t column, int64_t odd, int64_t group) const {
-    return reinterpret_cast<float*>(at(tiles_.o) +
+    return reinterpret_cast<float*>(reinterpret_cast<char*>(item_.acc_o) +
                                     ((column * 2 + odd) * kGroups + group) * kTileBytes);
   }
 
@@ -136,10 +133,12 @@ class TileDecode {
     }
   }
 
-  // Runs of 16 keys of the block as they lie, or a copy where they do not lie so: other types, pages
-  // that cut the run, a run that is not visible as a whole, padded dimensions. Returns their number.
+  // Runs of 16 keys of the block as they lie, or a copy where they do not lie so: other types,
+  // pages that cut the run, a run that is not visible as a whole, padded dimensions. Returns their
+  // number.
   TEGULA_INLINE int64_t find_runs(const cpu::KvRows& from, int64_t dim, int64_t padded,
-                                  const Block& block, const char* const* rows, TileRun* runs) const {
+                                  const Block& block, const char* const* rows, int64_t offset,
+                                  TileRun* runs) const {
     const bool regular = (from.pages == nullptr || from.page_size % 16 == 0) &&
                          params_.kv_dtype == TEGULA_BF16 && dim == padded;
     const int64_t part_bytes = 2 * padded, stride = tiles_.kv_parts * part_bytes;
@@ -147,7 +146,7 @@ class TileDecode {
     int64_t count = 0;
     for (int64_t key = block.begin / 16 * 16; key < block.end; key += 16) {
       if (regular && key >= block.begin && key + 16 <= block.end) {
-        runs[count++] = {rows[key], from.token_stride, 0};
+        runs[count++] = {rows[key] + offset, from.token_stride, 0};
         continue;
       }
       runs[count++] = {to, stride, part_bytes};
@@ -155,8 +154,8 @@ class TileDecode {
         if (n < block.begin || n >= block.end) {
           __builtin_memset(to, 0, static_cast<size_t>(stride));
         } else {
-          split_row(params_.kv_dtype, rows[n], dim, padded, tiles_.kv_parts, to, part_bytes,
-                    item_.at(params_.layout.widen));
+          split_row(params_.kv_dtype, rows[n] + offset, dim, padded, tiles_.kv_parts, to,
+                    part_bytes, item_.at(params_.layout.widen));
         }
       }
     }
@@ -254,7 +253,8 @@ class TileDecode {
   }
 
   // 32 columns of O.
-  TEGULA_INLINE void add_output(const TileRun* v, int64_t count, int64_t key, int64_t column) const {
+  TEGULA_INLINE void add_output(const TileRun* v, int64_t count, int64_t key,
+                                int64_t column) const {
     tile_load<0>(o_tile(column, 0, 0), 64);
     tile_load<1>(o_tile(column, 1, 0), 64);
     if constexpr (kGroups > 1) {
@@ -291,23 +291,68 @@ class TileDecode {
   const cpu::TileLayout& tiles_;
 };
 
+// Rows of the next block on their way to the L2, a share of them at each call.
+struct NextBlock {
+  const Block& block;
+  int64_t k_bytes, v_bytes, share;
+  int64_t next = 0;
+
+  TEGULA_INLINE void operator()() {
+    for (int64_t i = 0; i < share && block.begin + next < block.end; ++i, ++next) {
+      fetch_row(block.k_rows[block.begin + next], k_bytes);
+      fetch_row(block.v_rows[block.begin + next], v_bytes);
+    }
+  }
+};
+
+// The heads of a token lie beside each other in the usual layouts: block by block, all of them, so
+// that their rows are read as one stream.
 template <int kGroups>
 __attribute__((noinline)) inline void attend_tile_decode(const cpu::ForwardParams& params,
-                                                         const cpu::ForwardTask& task,
-                                                         char* scratch) {
+                                                         const cpu::ForwardTask* tasks,
+                                                         int64_t heads, char* scratch) {
   const TileScope scope;
-  const Item item = begin_item(params, task, scratch);
-  TileDecode<kGroups> decode(item);
-  for_each_block(item, kDecodeKeys, [&](int64_t first, int64_t begin, int64_t end) {
-    const int64_t after = end == first + kDecodeKeys ? end + kDecodeKeys : end;
-    decode.attend(first, begin, end, after < task.key_end ? after : task.key_end);
+  const cpu::TileLayout& tiles = params.tiles;
+  const cpu::ForwardTask& lead = *tasks;
+  __builtin_memset(scratch + tiles.zero_row, 0, static_cast<size_t>(tiles.zero_row_bytes));
+  const auto head_of = [&](int64_t head) {
+    char* const state = scratch + tiles.few + head * tiles.few_bytes;
+    return TileDecode<kGroups>(make_item(params, tasks[head], scratch, 16 * kGroups, 16 * kGroups,
+                                         state, reinterpret_cast<float*>(state + tiles.few_o),
+                                         reinterpret_cast<float*>(state + tiles.few_rows)));
+  };
+  for (int64_t h = 0; h < heads; ++h) head_of(h).begin();
+
+  const int64_t tokens =
+      (lead.row_end - 1) / params.qheads_per_kvhead + 1 - lead.row_begin / params.qheads_per_kvhead;
+  const Window keys = visible_keys(lead, tokens);
+  const auto find = [&](int64_t first, RowList k, RowList v) {
+    const int64_t begin = first < keys.begin ? keys.begin : first;
+    const int64_t end = first + kDecodeKeys > keys.end ? keys.end : first + kDecodeKeys;
+    const Block block{first, begin - first, end - first, row_list(params, scratch, k),
+                      row_list(params, scratch, v)};
+    row_pointers(lead.k, begin, end, block.k_rows + block.begin);
+    row_pointers(lead.v, begin, end, block.v_rows + block.begin);
+    return block;
+  };
+  const int64_t steps = heads * (kDecodeKeys / 32 + tiles.head_dim_v / 32);
+  for_each_block(keys, lead.key_begin, kDecodeKeys, [&](int64_t first, int64_t, int64_t end) {
+    const Block block = find(first, RowList::kK, RowList::kV);
+    const Block next = end < keys.end ? find(first + kDecodeKeys, RowList::kNextK, RowList::kNextV)
+                                      : Block{first, 0, 0, block.k_rows, block.v_rows};
+    NextBlock fetch{next, heads * params.head_dim * size_of(params.kv_dtype),
+                    heads * params.head_dim_v * size_of(params.kv_dtype),
+                    (kDecodeKeys + steps - 1) / steps};
+    for (int64_t h = 0; h < heads; ++h) {
+      head_of(h).attend(block, tasks[h].k.base - lead.k.base, tasks[h].v.base - lead.v.base, fetch);
+    }
   });
-  decode.finish();
+  for (int64_t h = 0; h < heads; ++h) head_of(h).finish();
 }
 
 // By the sequence's own rows, as is_narrow().
 TEGULA_INLINE bool is_tile_decode(const cpu::ForwardParams& params, const cpu::ForwardTask& task) {
-  return task.seqlen_q * params.qheads_per_kvhead <= kDecodeRows;
+  return task.seqlen_q * params.qheads_per_kvhead <= cpu::kFewTileRows;
 }
 
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

@@ -10,8 +10,8 @@
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
-inline constexpr int64_t kTileKeys = 64;   // of a unit
-inline constexpr int64_t kTileRows = 32;   // packed query rows of a unit
+inline constexpr int64_t kTileKeys = 64;  // of a unit
+inline constexpr int64_t kTileRows = 32;  // packed query rows of a unit
 inline constexpr int64_t kTileBytes = 1024;
 
 // count values of a row as parts, each padded with zeros to `padded` values (even). Parts lie
@@ -31,7 +31,8 @@ TEGULA_INLINE void split_row(tegula_dtype type, const char* from, int64_t count,
     narrow_row(TEGULA_BF16, widened, to + part_bytes, count);
   }
   for (int64_t part = 0; part < parts; ++part) {
-    __builtin_memset(to + part * part_bytes + 2 * count, 0, static_cast<size_t>(2 * (padded - count)));
+    __builtin_memset(to + part * part_bytes + 2 * count, 0,
+                     static_cast<size_t>(2 * (padded - count)));
   }
 }
 
@@ -103,7 +104,9 @@ struct TileRows {
 class NextRows {
  public:
   TEGULA_INLINE NextRows(const cpu::KvRows& from, int64_t begin, int64_t end, int64_t row_bytes)
-      : count_(end <= begin ? 0 : end - begin < kTileKeys ? end - begin : kTileKeys),
+      : count_(end <= begin              ? 0
+               : end - begin < kTileKeys ? end - begin
+                                         : kTileKeys),
         row_bytes_(row_bytes) {
     row_pointers(from, begin, begin + count_, rows_);
   }
@@ -138,7 +141,8 @@ TEGULA_INLINE void pack_key_tiles(const cpu::ForwardParams& params, const cpu::F
     source.find(task.k, n, lo, hi, rows);
     const NextRows next(task.k, hi, end, params.head_dim * size_of(params.kv_dtype));
     for (int64_t part = 0; part < tiles.kv_parts; ++part) {
-      char* to = scratch + tiles.k + part * tiles.k_part_bytes + (n - first) / 16 * steps * kTileBytes;
+      char* to =
+          scratch + tiles.k + part * tiles.k_part_bytes + (n - first) / 16 * steps * kTileBytes;
       for (int64_t key = 0; key < kTileKeys; key += 16) {
         if (part == 0) next.prefetch(key, key + 16);
         for (int64_t step = 0; step < steps; ++step, to += kTileBytes) {

@@ -53,8 +53,8 @@ struct PendingTiles {
 // from `next` if it holds a sum already (accumulate), else from zero. tick: see Ticker.
 template <class Tick>
 TEGULA_INLINE void multiply_step(const char* a, int64_t a_stride, const char* b, int64_t b_column,
-                                 bool first, bool accumulate, const PendingTiles& pending, const PendingTiles& next,
-                                 Tick&& tick) {
+                                 bool first, bool accumulate, const PendingTiles& pending,
+                                 const PendingTiles& next, Tick&& tick) {
   const auto begin = [&]<int kAcc>() __attribute__((always_inline)) {
     if (!first) return;
     pending.store<kAcc>();
@@ -84,16 +84,16 @@ TEGULA_INLINE void multiply_step(const char* a, int64_t a_stride, const char* b,
 
 // A sum over the steps of each pair of parts. The last of max_pairs = 4 is low x low.
 template <int kSteps, int kParts, class Tick>
-TEGULA_INLINE void multiply_tiles(bool accumulate, const char* a, int64_t a_stride, int64_t a_part_bytes,
-                                  int64_t a_parts, const char* b, int64_t b_column,
-                                  int64_t b_step_bytes, int64_t b_part_bytes, int64_t b_parts,
-                                  int64_t steps, int64_t max_pairs, PendingTiles& pending,
-                                  const PendingTiles& next, Tick&& tick) {
+TEGULA_INLINE void multiply_tiles(bool accumulate, const char* a, int64_t a_stride,
+                                  int64_t a_part_bytes, int64_t a_parts, const char* b,
+                                  int64_t b_column, int64_t b_step_bytes, int64_t b_part_bytes,
+                                  int64_t b_parts, int64_t steps, int64_t max_pairs,
+                                  PendingTiles& pending, const PendingTiles& next, Tick&& tick) {
   if constexpr (kSteps > 0 && kParts == 1) {
 #pragma GCC unroll 4
     for (int i = 0; i < kSteps; ++i) {
-      multiply_step(a + 64 * i, a_stride, b + i * b_step_bytes, b_column, i == 0, accumulate, pending,
-                    next, tick);
+      multiply_step(a + 64 * i, a_stride, b + i * b_step_bytes, b_column, i == 0, accumulate,
+                    pending, next, tick);
     }
   } else {
     bool first = true;

@@ -90,17 +90,19 @@ class TilePrefill {
       }
       for (int64_t column = 0; column < tiles_.head_dim_v; column += 16)
         __builtin_memcpy(gathered + column, o + column * kTileRows, 64);
-      finish_row(params_, task_, r, row.token, row.head, row_max_[r], sums[r % kTileRows], gathered);
+      finish_row(params_, task_, r, row.token, row.head, row_max_[r], sums[r % kTileRows],
+                 gathered);
     }
   }
 
  private:
-  static constexpr int64_t kMaxUnits = (cpu::kMaxTileRows / kTileRows) * (cpu::kMaxTileBlock / kTileKeys);
+  static constexpr int64_t kMaxUnits =
+      (cpu::kMaxTileRows / kTileRows) * (cpu::kMaxTileBlock / kTileKeys);
 
   struct Group {
-    int turn;         // which half of row_sum_ is current
-    bool shifted;     // every row has a shift
-    bool begun;       // has had a unit
+    int turn;      // which half of row_sum_ is current
+    bool shifted;  // every row has a shift
+    bool begun;    // has had a unit
   };
 
   TEGULA_INLINE float* sums_of(int64_t group, int turn) const {
@@ -130,7 +132,8 @@ class TilePrefill {
     for (int64_t column = 0; column < tiles_.head_dim_v; column += 16) {
 #pragma GCC unroll 4
       for (int64_t i = 0; i < 16; i += kLanes)
-        vnarrow<TEGULA_BF16>(to + 2 * (column + i), vmul(factor, vload(o + column * kTileRows + i)));
+        vnarrow<TEGULA_BF16>(to + 2 * (column + i),
+                             vmul(factor, vload(o + column * kTileRows + i)));
     }
     if (task_.lse != nullptr)
       task_.lse[row.token * task_.lse_token_stride + row.head * task_.lse_head_stride] = end.lse;
@@ -177,8 +180,8 @@ class TilePrefill {
   }
 
   TEGULA_INLINE void add_scores(int64_t u, PhaseOperands& operands) const {
-    operands.q = scratch_ + tiles_.q +
-                 units_[u].group * tiles_.q_parts * kTileRows * 2 * tiles_.head_dim;
+    operands.q =
+        scratch_ + tiles_.q + units_[u].group * tiles_.q_parts * kTileRows * 2 * tiles_.head_dim;
     operands.k = scratch_ + tiles_.k + units_[u].key / 16 * (tiles_.head_dim / 32) * kTileBytes;
     operands.s = scores_of(u);
   }
@@ -194,8 +197,10 @@ class TilePrefill {
   TEGULA_INLINE vf run(const PhaseOperands& operands, const UnitRows& rows,
                        PendingTiles& pending) const {
     if (kParts == 1 && tiles_.kv_parts == 1 && tiles_.head_dim == tiles_.head_dim_v) {
-      if (tiles_.head_dim == 64) return run_phase<kRows, 2, 2, kParts>(shape_, operands, rows, pending);
-      if (tiles_.head_dim == 128) return run_phase<kRows, 4, 4, kParts>(shape_, operands, rows, pending);
+      if (tiles_.head_dim == 64)
+        return run_phase<kRows, 2, 2, kParts>(shape_, operands, rows, pending);
+      if (tiles_.head_dim == 128)
+        return run_phase<kRows, 4, 4, kParts>(shape_, operands, rows, pending);
     }
     return run_phase<kRows, 0, 0, kParts>(shape_, operands, rows, pending);
   }
@@ -244,19 +249,21 @@ class TilePrefill {
         return static_cast<int32_t>(n < 0 ? 0 : n > kTileKeys ? kTileKeys : n);
       };
       mask_begin_[r] = clamp(task_.range_begin[token]);
-      mask_end_[r] = clamp(task_.range_end[token] < task_.key_end ? task_.range_end[token]
-                                                                  : task_.key_end);
+      mask_end_[r] =
+          clamp(task_.range_end[token] < task_.key_end ? task_.range_end[token] : task_.key_end);
       if (task_.alibi_slopes != nullptr) {
-        const int64_t row = task_.row_begin + (unit.group * kTileRows + r < rows_
-                                                   ? unit.group * kTileRows + r
-                                                   : rows_ - 1);
+        const int64_t row =
+            task_.row_begin +
+            (unit.group * kTileRows + r < rows_ ? unit.group * kTileRows + r : rows_ - 1);
         position_[r] = static_cast<float>(row / params_.qheads_per_kvhead + task_.seqlen_k -
                                           task_.seqlen_q - key);
         slope_[r] = task_.alibi_slopes[row % params_.qheads_per_kvhead * task_.alibi_stride];
       }
     }
-    return {task_.cooked, task_.alibi_slopes != nullptr, task_.scale, params_.softcap,
-            mask_begin_,  mask_end_,                     position_,   slope_};
+    return {task_.cooked, task_.alibi_slopes != nullptr,
+            task_.scale,  params_.softcap,
+            mask_begin_,  mask_end_,
+            position_,    slope_};
   }
 
   const cpu::ForwardParams& params_;
@@ -281,8 +288,8 @@ __attribute__((noinline)) inline void attend_tiles(const cpu::ForwardParams& par
   const TileScope scope;
   TilePrefill<kParts> prefill(params, task, scratch);
   pack_query_tiles(params, task, scratch);
-  const int64_t tokens = (task.row_end - 1) / params.qheads_per_kvhead -
-                         task.row_begin / params.qheads_per_kvhead + 1;
+  const int64_t tokens =
+      (task.row_end - 1) / params.qheads_per_kvhead - task.row_begin / params.qheads_per_kvhead + 1;
   for_each_block(
       visible_keys(task, tokens), task.key_begin, params.tiles.block,
       [&](int64_t first, int64_t begin, int64_t end) { prefill.attend(first, begin, end); });

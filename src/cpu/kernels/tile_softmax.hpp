@@ -46,8 +46,8 @@ TEGULA_INLINE vf exponentiate(const vf (&x)[kRowVectors], float shift, float sca
 #pragma GCC unroll 16
   for (int i = 0; i < kRowVectors; i += 2) {
     // The difference before the scale: see softmax.hpp.
-    const vf a = vexp2<kParts == 1 ? 3 : 5>(vmul(vsub(x[i], m), c));
-    const vf b = vexp2<kParts == 1 ? 3 : 5>(vmul(vsub(x[i + 1], m), c));
+    const vf a = vexp2 < kParts == 1 ? 3 : 5 > (vmul(vsub(x[i], m), c));
+    const vf b = vexp2 < kParts == 1 ? 3 : 5 > (vmul(vsub(x[i + 1], m), c));
     sum = vadd(sum, vadd(a, b));
     if constexpr (kParts == 1) {
       narrow_two(p + 2 * i * kLanes, a, b);
@@ -73,7 +73,9 @@ TEGULA_INLINE float row_maximum(const vf (&x)[kRowVectors]) {
 }
 
 // A row that has seen no key keeps -inf as its flag and subtracts 0.
-TEGULA_INLINE float shift_of(float max) { return max == -__builtin_inff() ? 0.0f : max; }
+TEGULA_INLINE float shift_of(float max) {
+  return max == -__builtin_inff() ? 0.0f : max;
+}
 
 // Row r, of which every key is visible and a shift known. Returns the lanes' sums.
 template <int kParts>
@@ -128,7 +130,9 @@ __attribute__((noinline)) inline vf general_row(const UnitRows& unit, int64_t r)
 }
 
 // Whether a lane's sum has outgrown the shift, or is NaN.
-TEGULA_INLINE bool outgrown(vf sum) { return vany_not_below(sum, vset(kShiftLimit)); }
+TEGULA_INLINE bool outgrown(vf sum) {
+  return vany_not_below(sum, vset(kShiftLimit));
+}
 
 // After a unit in which some row has outgrown its shift: gives such rows a new one. rescale(r,
 // factor) multiplies what the row has accumulated in O. A row's fate follows from its own scores.
@@ -146,8 +150,7 @@ __attribute__((noinline)) inline void take_new_shifts(const UnitRows& unit, Resc
         max == old_max ? 1.0f : first_lane(vexp2<5>(vset((old_max - max) * unit.exponent_scale)));
     unit.max[r] = max;
     const vf sum = exponentiate<kParts>(x, shift_of(max), unit.exponent_scale, p);
-    vstore(unit.sum_out + r * kLanes,
-           vfma(vset(factor), vload(unit.sum_in + r * kLanes), sum));
+    vstore(unit.sum_out + r * kLanes, vfma(vset(factor), vload(unit.sum_in + r * kLanes), sum));
     if (factor != 1.0f) rescale(r, factor);
   }
 }
