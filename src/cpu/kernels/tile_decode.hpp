@@ -174,10 +174,10 @@ class TileDecode {
       for (int64_t b = 0; b < tiles_.q_parts; ++b) {
         for (int64_t step = 0; step < tiles_.head_dim / 32; ++step) {
           tile_load<6>(q_tile(b, step, 0), 64);
-          tile_load<4>(k[0].base + a * k[0].part_bytes + 64 * step, k[0].stride);
+          tile_stream<4>(k[0].base + a * k[0].part_bytes + 64 * step, k[0].stride);
           tile_dot<0, 4, 6>();
           if constexpr (kRuns > 1) {
-            tile_load<5>(k[1].base + a * k[1].part_bytes + 64 * step, k[1].stride);
+            tile_stream<5>(k[1].base + a * k[1].part_bytes + 64 * step, k[1].stride);
             tile_dot<1, 5, 6>();
           }
           if constexpr (kGroups > 1) {
@@ -263,7 +263,7 @@ class TileDecode {
     }
     for (int64_t i = 0; i < count; ++i, key += 16) {
       for (int64_t b = 0; b < tiles_.kv_parts; ++b) {
-        tile_load<6>(v[i].base + b * v[i].part_bytes + 64 * column, v[i].stride);
+        tile_stream<6>(v[i].base + b * v[i].part_bytes + 64 * column, v[i].stride);
         for (int64_t a = 0; a < tiles_.q_parts && 2 * a + b < 3; ++a) {
           tile_load<4>(p_tile(key, a, 0, 0), 64);
           tile_dot<0, 4, 6>();
