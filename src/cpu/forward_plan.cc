@@ -27,12 +27,12 @@ ForwardLayout forward_layout(const ForwardParams& params, const KernelFamily& fa
   };
   const int64_t keys = params.tile_n;
   layout.q_t = part(tile_m * layout.q_steps);
-  layout.scores = part(keys * panel_rows);
+  layout.scores = part((keys + kRowPad) * panel_rows);
   layout.p_pairs = part(params.pairs ? keys / 2 * panel_rows : 0);
   layout.acc_o = part(tile_m * layout.o_stride);
   layout.rows = part(5 * tile_m + 4 * panel_rows);
   layout.bias_t = part(params.bias_dtype != TEGULA_DTYPE_NONE ? keys * panel_rows : 0);
-  layout.k_block = part(params.k_in_place ? 0 : keys * layout.q_steps);
+  layout.k_block = part(keys * layout.q_steps);
   layout.v_block = part((params.pairs ? keys / 2 : keys) * layout.o_stride);
   layout.pointers = part(6 * (keys + kRowPad) * 2);
   layout.zero_row = part(std::max(layout.q_steps, layout.o_stride));
@@ -117,7 +117,6 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   // leave one out.
   params.pairs = family.has_pairs && params.q_dtype == TEGULA_BF16 && !bias &&
                  (params.kv_dtype == TEGULA_BF16 || is_8bit_float(params.kv_dtype));
-  params.k_in_place = params.pairs && params.kv_dtype == TEGULA_BF16 && params.head_dim % 2 == 0;
   // Heads of a token that lie beside each other are read together: up to 4 KiB of a row.
   params.narrow_heads = std::clamp<int64_t>(
       4096 / (params.head_dim * static_cast<int64_t>(dtype_size(params.kv_dtype))), 1,

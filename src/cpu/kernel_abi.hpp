@@ -25,7 +25,8 @@ struct KvRows {
   int64_t page_size;
 };
 
-inline constexpr int64_t kRowPad = 8;  // room behind a list of rows
+// Room behind a list of rows, and behind the scores of a block: tiles read and compute some rows more.
+inline constexpr int64_t kRowPad = 8;
 
 // Where the parts of one worker's scratch lie, in bytes from its begin. Made by forward_layout().
 struct ForwardLayout {
@@ -34,14 +35,13 @@ struct ForwardLayout {
       q_steps;  // 32-bit units of a query row: head_dim, or pairs of it for the bf16 dot product
   int64_t o_stride;  // floats between rows of the accumulator: head_dim_v rounded up to a vector
   int64_t q_t;       // [panels][q_steps][panel_rows] 32-bit
-  int64_t scores;    // [tile_n][panel_rows] f32; becomes P in place
+  int64_t scores;    // [tile_n + kRowPad][panel_rows] f32; becomes P in place
   int64_t p_pairs;   // [tile_n / 2][panel_rows] bf16 pairs; unused without the bf16 dot product
   int64_t acc_o;     // [panels][panel_rows][o_stride] f32
   int64_t rows;  // per-row state: 5 arrays of [panels * panel_rows], then 4 of [panel_rows], 32-bit
   int64_t bias_t;    // [tile_n][panel_rows] f32; only with bias
   int64_t k_block;   // [tile_n][q_steps] 32-bit: k converted or copied
-  int64_t v_block;   // [tile_n][o_stride] f32, or [tile_n / 2][o_stride] bf16 pairs; unused where v
-                     // is read in place
+  int64_t v_block;   // [tile_n][o_stride] f32, or [tile_n / 2][o_stride] bf16 pairs
   int64_t pointers;  // lists of rows: [6][tile_n + kRowPad] (RowList in kernels/block.hpp)
   int64_t zero_row;  // max(q_steps, o_stride) zeros
   int64_t narrow;  // few rows: [narrow_heads] states of narrow_bytes bytes, each a packed q and at
@@ -96,7 +96,6 @@ struct ForwardParams {
   int64_t tile_n;
   float softcap;
   bool pairs;            // bf16 dot product
-  bool k_in_place;       // k is read where it lies (few rows: always)
   int64_t narrow_heads;  // kv heads of an item of few rows, at most
   bool
       cooked;  // softcap, bias or ALiBi: scores are brought to natural-log units before the softmax

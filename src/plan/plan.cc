@@ -111,10 +111,6 @@ Status row_family(const cpu::KernelFamily*& family) {
   return {};
 }
 
-const char* on_off(bool value) {
-  return value ? "yes" : "no";
-}
-
 }  // namespace
 
 Status make_plan(const tegula_problem& problem, const tegula_device& device, Plan& plan) {
@@ -185,7 +181,6 @@ std::string explain(const Plan& plan) {
                                : "matrix tiles (tdpbf16ps), fp32 sums")
        : params.pairs   ? "bf16 pairs (vdpbf16ps), fp32 sums"
                         : "fp32");
-  line("k in place      %s", on_off(params.k_in_place));
   line("packing         %lld query head%s a kv head in the rows of an item",
        size(params.qheads_per_kvhead), params.qheads_per_kvhead == 1 ? " of" : "s of");
   line(

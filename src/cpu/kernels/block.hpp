@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Getting operands into the form that the tiles read: rows of q transposed, rows of k and v found
-// (pages included) and, where their type is not the tiles' own, converted once per block.
+// Rows of q, k and v: where they lie (pages included), and conversions of one row or a block.
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"
@@ -8,13 +7,15 @@
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 // count values of a row to fp32. Nothing past the row is read.
+template <tegula_dtype kType>
+TEGULA_INLINE void widen_values(const char* from, float* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    vstore(to + i, vwiden<kType>(from + i * size_of(kType)));
+  for (; i < count; ++i) to[i] = widen<kType>(from + i * size_of(kType));
+}
 TEGULA_INLINE void widen_row(tegula_dtype type, const char* from, float* to, int64_t count) {
-  with_type(type, [&]<tegula_dtype kType>() {
-    int64_t i = 0;
-    for (; i + kLanes <= count; i += kLanes)
-      vstore(to + i, vwiden<kType>(from + i * size_of(kType)));
-    for (; i < count; ++i) to[i] = widen<kType>(from + i * size_of(kType));
-  });
+  with_type(type, [&]<tegula_dtype kType>() { widen_values<kType>(from, to, count); });
 }
 
 // count values to o's type (never 8-bit).
@@ -70,32 +71,6 @@ TEGULA_INLINE const char* query_row(const cpu::ForwardParams& params, const cpu:
   return task.q + token * task.q_token_stride + head * task.q_head_stride;
 }
 
-// Packs rows [row_begin, row_end) of the task into q_t, panel by panel: q_t[panel][step][lane];
-// lanes past the end are 0.
-TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                                char* q_t, float* widened) {
-  const cpu::ForwardLayout& layout = params.layout;
-  const int64_t rows = task.row_end - task.row_begin;
-  const int64_t panel_bytes = layout.q_steps * layout.panel_rows * 4;
-  if (rows % layout.panel_rows != 0) {
-    __builtin_memset(q_t + rows / layout.panel_rows * panel_bytes, 0,
-                     static_cast<size_t>(panel_bytes));
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    const char* const from = query_row(params, task, task.row_begin + r);
-    char* const units = reinterpret_cast<char*>(widened);
-    if (params.pairs) {
-      bf16_row(params.q_dtype, from, units, params.head_dim, widened + layout.q_steps);
-    } else {
-      widen_row(params.q_dtype, from, widened, params.head_dim);
-    }
-    char* to = q_t + r / layout.panel_rows * panel_bytes + r % layout.panel_rows * 4;
-    for (int64_t step = 0; step < layout.q_steps; ++step, to += layout.panel_rows * 4) {
-      __builtin_memcpy(to, units + 4 * step, 4);
-    }
-  }
-}
-
 // Lists of tile_n + kRowPad row addresses in the worker's scratch.
 enum class RowList { kK, kV, kVisible, kConverted, kNextK, kNextV };
 
@@ -112,42 +87,6 @@ struct Block {
   const char** k_rows;  // [n - first]
   const char** v_rows;  // [n - first], or [(n - first) / 2] for pairs
 };
-
-// Finds keys [begin, end) of the block that begins at key `first`. For pairs, a key before `begin`
-// that completes a pair is a row of zeros; what lies there is not read.
-TEGULA_INLINE Block find_block(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                               int64_t first, int64_t begin, int64_t end, char* scratch) {
-  Block block{first, begin - first, end - first, row_list(params, scratch, RowList::kK),
-              row_list(params, scratch, RowList::kV)};
-  row_pointers(task.k, begin, end, block.k_rows + block.begin);
-  row_pointers(task.v, begin, end, block.v_rows + block.begin);
-  if (params.pairs) {
-    const char* const zeros = scratch + params.layout.zero_row;
-    if (block.begin % 2 != 0) {
-      --block.begin;
-      block.k_rows[block.begin] = block.v_rows[block.begin] = zeros;
-    }
-    if (block.end % 2 != 0) block.v_rows[block.end] = zeros;
-  }
-  return block;
-}
-
-// Converts the block's rows of k, unless they are read in place. fp32 rows are copied: their
-// strides are often powers of two, so that the rows of a block fall on a few sets of the L1 and
-// each panel would fetch them again (1.1 to 1.5 times slower at 8 heads of 128).
-TEGULA_INLINE void load_k(const cpu::ForwardParams& params, const Block& block, char* scratch) {
-  if (params.k_in_place) return;
-  for (int64_t n = block.begin; n < block.end; ++n) {
-    char* const to = scratch + params.layout.k_block + n * params.layout.q_steps * 4;
-    if (params.pairs) {
-      bf16_row(params.kv_dtype, block.k_rows[n], to, params.head_dim,
-               reinterpret_cast<float*>(scratch + params.layout.widen));
-    } else {
-      widen_row(params.kv_dtype, block.k_rows[n], reinterpret_cast<float*>(to), params.head_dim);
-    }
-    block.k_rows[n] = to;
-  }
-}
 
 // Two rows of v as pairs (even[d], odd[d]) of bf16.
 TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params,
@@ -173,7 +112,7 @@ TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params,
 #endif
 }
 
-// Converts (or copies, see load_k) the block's rows of v.
+// Converts the block's rows of v.
 TEGULA_INLINE void load_v(const cpu::ForwardParams& params, const Block& block, char* scratch) {
   const int64_t step = params.pairs ? 2 : 1;
   float* to = reinterpret_cast<float*>(scratch + params.layout.v_block) +

@@ -65,15 +65,19 @@ TEGULA_INLINE Item make_item(const cpu::ForwardParams& params, const cpu::Forwar
 TEGULA_INLINE void reset_item(const Item& item, int64_t padded) {
   const cpu::ForwardLayout& layout = item.params.layout;
   const cpu::ForwardTask& task = item.task;
+  const int64_t heads = item.params.qheads_per_kvhead;
+  int64_t token = 0, head = task.row_begin % heads;
   for (int64_t r = 0; r < padded; ++r) {
     item.row_max[r] = -__builtin_inff();
     item.row_sum[r] = 0.0f;
+    item.token[r] = static_cast<int32_t>(token);
+    item.slope[r] =
+        task.alibi_slopes != nullptr ? task.alibi_slopes[head * task.alibi_stride] : 0.0f;
     // Padding rows repeat the last row's mask, so that they never make a block partial.
-    const int64_t row = task.row_begin + (r < item.rows ? r : item.rows - 1);
-    item.token[r] = static_cast<int32_t>(row / item.params.qheads_per_kvhead - item.first_token());
-    item.slope[r] = task.alibi_slopes != nullptr
-                        ? task.alibi_slopes[row % item.params.qheads_per_kvhead * task.alibi_stride]
-                        : 0.0f;
+    if (r + 1 < item.rows && ++head == heads) {
+      ++token;
+      head = 0;
+    }
   }
   __builtin_memset(
       item.scratch + layout.zero_row, 0,
@@ -101,12 +105,12 @@ struct Window {
   bool partial;
 };
 
-// Fills the panel's mask arrays.
-TEGULA_INLINE Window mask_panel(const Item& item, int64_t panel, const Block& block) {
+// Fills the mask arrays for `count` rows from first_row on.
+TEGULA_INLINE void mask_rows(const Item& item, int64_t first_row, int64_t count,
+                             const Block& block) {
   const cpu::ForwardTask& task = item.task;
-  const int64_t first_row = panel * item.stride;
-  int64_t lowest = block.end, highest = block.begin, full_begin = block.begin, full_end = block.end;
-  for (int64_t r = 0; r < item.stride; ++r) {
+  const int64_t first_position = item.first_token() + task.seqlen_k - task.seqlen_q - block.first;
+  for (int64_t r = 0; r < count; ++r) {
     const int64_t token = item.token[first_row + r];
     int64_t begin = task.range_begin[token] - block.first;
     int64_t end = task.range_end[token] - block.first;
@@ -115,8 +119,16 @@ TEGULA_INLINE Window mask_panel(const Item& item, int64_t panel, const Block& bl
     if (begin >= end) begin = end = block.begin;
     item.mask_begin[r] = static_cast<int32_t>(begin);
     item.mask_end[r] = static_cast<int32_t>(end);
-    item.position[r] = static_cast<float>(item.first_token() + token + task.seqlen_k -
-                                          task.seqlen_q - block.first);
+    item.position[r] = static_cast<float>(first_position + token);
+  }
+}
+
+// Fills the mask arrays of a panel of few rows.
+TEGULA_INLINE Window mask_panel(const Item& item, int64_t panel, const Block& block) {
+  mask_rows(item, panel * item.stride, item.stride, block);
+  int64_t lowest = block.end, highest = block.begin, full_begin = block.begin, full_end = block.end;
+  for (int64_t r = 0; r < item.stride; ++r) {
+    const int64_t begin = item.mask_begin[r], end = item.mask_end[r];
     if (begin < end) {
       lowest = begin < lowest ? begin : lowest;
       highest = end > highest ? end : highest;
@@ -152,11 +164,11 @@ __attribute__((noinline)) inline void load_bias(const Item& item, int64_t panel,
   }
 }
 
-// With a bias: the panel's own list of v rows, in which a key that is hidden from every row is a
-// row of zeros (its v may hold anything, and 0 * NaN is NaN). All are to be read `offset` bytes on.
-TEGULA_INLINE const char** visible_rows(const Item& item, const Window& window, int64_t rows,
-                                        const Block& block, int64_t offset = 0) {
-  const float* const p = item.at(item.params.layout.scores);
+// With a bias: the list of v rows for some rows of a panel, whose weights are p, in which a key that
+// is hidden from all of them is a row of zeros (its v may hold anything, and 0 * NaN is NaN). All are
+// to be read `offset` bytes on.
+TEGULA_INLINE const char** visible_rows(const Item& item, const float* p, const Window& window,
+                                        int64_t rows, const Block& block, int64_t offset = 0) {
   const char** const visible = row_list(item.params, item.scratch, RowList::kVisible);
   for (int64_t n = window.begin; n < window.end; ++n) {
     bool any = false;
@@ -205,19 +217,41 @@ TEGULA_INLINE void softmax_panel(const Item& item, int64_t panel, const Block& b
                                   item.alpha + first_row);
 }
 
-// P V of one panel.
-template <bool kPairs>
-TEGULA_INLINE void output_panel(const Item& item, int64_t panel, const Block& block,
-                                const Window& window) {
+// Score modifiers and mask of a panel of the wide kernel, each vector over its span.
+template <int kVectors, bool kPairs>
+TEGULA_INLINE void cook_spans(const Item& item, int64_t panel, const Block& block,
+                              const Span* spans) {
   const cpu::ForwardLayout& layout = item.params.layout;
-  const int64_t first_row = panel * item.stride;
-  const int64_t rows = item.rows - first_row < item.stride ? item.rows - first_row : item.stride;
-  const char** const v_rows =
-      item.task.bias != nullptr ? visible_rows(item, window, rows, block) : block.v_rows;
-  const int64_t shift = kPairs ? window.begin / 2 : window.begin;
+  const float* bias_t = nullptr;
+  if (item.task.bias != nullptr) {
+    bias_t = item.at(layout.bias_t);
+    load_bias(item, panel, block, {block.begin, block.end, true}, item.at(layout.bias_t));
+  }
+  for (int j = 0; j < kVectors; ++j) {
+    const int64_t lane = j * kLanes;
+    const PanelMask mask{item.mask_begin + lane, item.mask_end + lane, item.position + lane,
+                         item.slope + panel * item.stride + lane};
+    const int64_t end = kPairs ? (spans[j].end + 1) & ~int64_t{1} : spans[j].end;
+    cook_block<1>(item.params, item.task.scale, mask, bias_t != nullptr ? bias_t + lane : nullptr,
+                  item.task.alibi_slopes != nullptr, item.stride, 1, spans[j].begin, end,
+                  item.at(layout.scores) + lane, item.column_max + lane);
+  }
+}
+
+// P V of `rows` rows from first_row on, which are those of the panel from `lane` on, over the keys
+// of the window.
+template <bool kPairs>
+TEGULA_INLINE void output_rows(const Item& item, const Block& block, int64_t first_row,
+                               int64_t lane, int64_t rows, const Window& window) {
+  const cpu::ForwardLayout& layout = item.params.layout;
+  const float* const p = item.at(kPairs ? layout.p_pairs : layout.scores) + lane;
+  const char** const v_rows = item.task.bias != nullptr
+                                  ? visible_rows(item, p, window, rows, block)
+                                  : block.v_rows;
+  const int64_t begin = kPairs ? window.begin / 2 : window.begin;
   const int64_t end = kPairs ? (window.end + 1) / 2 : window.end;
-  output_block<kPairs>(item.at(kPairs ? layout.p_pairs : layout.scores) + shift * item.stride,
-                       item.stride, v_rows + shift, end - shift, rows, item.alpha + first_row,
+  output_block<kPairs>(p + begin * item.stride, item.stride, item.stride - lane, v_rows + begin,
+                       end - begin, rows, item.alpha + first_row,
                        item.acc_o + first_row * layout.o_stride, layout.o_stride);
 }
 
@@ -261,11 +295,6 @@ TEGULA_INLINE void for_each_block(const Window& keys, int64_t grid, int64_t tile
     visit(first, first < keys.begin ? keys.begin : first,
           first + tile_n > keys.end ? keys.end : first + tile_n);
   }
-}
-
-template <class Visit>
-TEGULA_INLINE void for_each_block(const Item& item, int64_t tile_n, Visit&& visit) {
-  for_each_block(visible_keys(item), item.task.key_begin, tile_n, visit);
 }
 
 // Divides by the sums and writes what the item's rows end with.

@@ -33,17 +33,53 @@ TEGULA_INLINE vf vexp2(vf x) {
   }
 }
 
-// tanh for every x: an odd polynomial below 0.625, where 1 - 2 / (e^2x + 1) would cancel; relative
-// error 1e-7.
-TEGULA_INLINE vf vtanh(vf x) {
-  constexpr Polynomial<4> kSmall{
-      {-0.333333287f, 0.133327447f, -0.0538465373f, 0.0209744845f, -0.00606164159f}};
-  const vf magnitude = vabs(x);
-  const vf z = vmul(x, x);
-  const vf small = vfma(vmul(kSmall(z), z), x, x);
-  const vf e = vexp2<5>(vmul(magnitude, vset(-2.88539008f)));  // exp(-2 |x|)
-  const vf large = vcopysign(vdiv(vsub(vset(1.0f), e), vadd(vset(1.0f), e)), x);
-  return vselect(vless(magnitude, vset(0.625f)), small, large);
+// tanh(x) = x + x z P(z) with z = x^2 for |x| < kTanhSmall, where 1 - 2 / (e^2x + 1) would cancel;
+// relative error 1e-7.
+inline constexpr float kTanhSmall = 0.625f;
+inline constexpr Polynomial<4> kTanhPolynomial{
+    {-0.333333287f, 0.133327447f, -0.0538465373f, 0.0209744845f, -0.00606164159f}};
+
+// tanh for |x| >= kTanhSmall.
+TEGULA_INLINE vf vtanh_large(vf x) {
+  const vf e = vexp2<5>(vmul(vabs(x), vset(-2.88539008f)));  // exp(-2 |x|)
+  return vcopysign(vdiv(vsub(vset(1.0f), e), vadd(vset(1.0f), e)), x);
 }
+
+// tanh for every x.
+TEGULA_INLINE vf vtanh(vf x) {
+  const vf z = vmul(x, x);
+  const vf small = vfma(vmul(kTanhPolynomial(z), z), x, x);
+  return vselect(vless(vabs(x), vset(kTanhSmall)), small, vtanh_large(x));
+}
+
+// cap tanh(scale s / cap), the usual case being |s| far below the cap: the rest is computed only
+// where a lane needs it. -inf stays.
+struct Softcap {
+  vf scale, inverse_cap, cap;
+  vf limit;   // |s| below it: polynomial
+  vf at[5];   // kTanhPolynomial in s^2
+  TEGULA_INLINE Softcap(float s_scale, float s_cap)
+      : scale(vset(s_scale)), inverse_cap(vset(s_scale / s_cap)), cap(vset(s_cap)),
+        limit(vset(kTanhSmall * (s_cap / s_scale))) {
+    float power = 1.0f;
+    for (int i = 0; i < 5; ++i) {
+      power *= (s_scale / s_cap) * (s_scale / s_cap);
+      at[i] = vset(kTanhPolynomial.at[i] * power);
+    }
+  }
+  TEGULA_INLINE vf operator()(vf s) const {
+    const vf z = vmul(s, s), scaled = vmul(s, scale);
+    vf series = at[4];
+#pragma GCC unroll 4
+    for (int i = 3; i >= 0; --i) series = vfma(series, z, at[i]);
+    vf value = vfma(vmul(series, z), scaled, scaled);
+    const vm small = vless(vabs(s), limit);
+    if (__builtin_expect(!vall(small), 0)) {
+      const vf large = vmul(cap, vtanh_large(vmul(s, inverse_cap)));
+      value = vselect(small, value, vselect(vequal(s, vset(-__builtin_inff())), s, large));
+    }
+    return value;
+  }
+};
 
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

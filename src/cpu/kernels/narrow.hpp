@@ -91,7 +91,7 @@ template <int kRows, bool kPairs>
 TEGULA_INLINE void narrow_softmax(const Item& item, const Window& window) {
   float* const scores = item.at(item.params.layout.scores);
   const vf scale = vset(item.exponent_scale);
-  const vf shift = shift_rows(scale, item.column_max, item.row_max, item.alpha);
+  const vf shift = shift_rows(scale, vload(item.column_max), item.row_max, item.alpha);
   vf sum = vmul(vload(item.alpha), vload(item.row_sum));
   const auto next_p = [&](int64_t i) {
     const vf p = vexp2<kPairs ? 3 : 5>(vmul(vsub(vload(scores + i), shift), scale));
@@ -127,7 +127,8 @@ TEGULA_INLINE void output_narrow(const Item& item, const Block& block, int64_t o
     if (!Operand::fits(params.head_dim_v)) return;
     done = true;
     const char** const v_rows = item.task.bias != nullptr
-                                    ? visible_rows(item, window, item.rows, block, offset)
+                                    ? visible_rows(item, item.at(params.layout.scores),
+                                                   window, item.rows, block, offset)
                                     : block.v_rows;
     const int64_t first = window.begin / Operand::kKeys;
     const int64_t end = (window.end + Operand::kKeys - 1) / Operand::kKeys;
@@ -143,7 +144,7 @@ TEGULA_INLINE void output_narrow(const Item& item, const Block& block, int64_t o
   for (int64_t n = block.begin; n < block.end + block.end % 2; ++n)
     copy.v_rows[n] = block.v_rows[n] + offset;
   load_v(params, copy, item.scratch);
-  output_panel<kPairs>(item, 0, copy, window);
+  output_rows<kPairs>(item, copy, 0, 0, item.rows, window);
 }
 
 // One block of keys for one head, whose rows lie offset_k and offset_v bytes from the block's.

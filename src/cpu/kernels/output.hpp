@@ -55,14 +55,14 @@ TEGULA_INLINE void output_columns(const float* p, int64_t p_stride, const char* 
   }
 }
 
-// rows: of the panel that hold queries. The widest tile may run into padding rows, which exist up
-// to the panel's end, p_stride.
+// rows: that hold queries. The widest tile may run into padding rows, of which there are up to
+// padded_rows.
 template <bool kPairs>
-__attribute__((noinline)) void output_block(const float* p, int64_t p_stride,
+__attribute__((noinline)) void output_block(const float* p, int64_t p_stride, int64_t padded_rows,
                                             const char* const* v_rows, int64_t steps, int64_t rows,
                                             const float* alpha, float* acc_o, int64_t o_stride) {
   int64_t row = 0;
-  for (; rows - row > 2 && row + kOutRows <= p_stride; row += kOutRows) {
+  for (; rows - row > 2 && row + kOutRows <= padded_rows; row += kOutRows) {
     output_columns<kOutRows, kOutVectors, kPairs>(p + row, p_stride, v_rows, 0, steps, alpha + row,
                                                   acc_o + row * o_stride, o_stride);
   }

@@ -26,10 +26,14 @@ TEGULA_INLINE vf multiply_accumulate(vf a, vf b, vf acc) {
   return vfma(a, b, acc);
 }
 
-// kRows keys x kVectors vectors of rows. Folds the running maximum over keys into column_max.
-template <int kRows, int kVectors, bool kPairs>
+// kRows keys, the first being key n of the block, x kVectors vectors of rows. Folds the running
+// maximum over keys into column_max. kMasked: scores outside a row's mask become -inf.
+template <int kRows, int kVectors, bool kPairs, bool kMasked>
 TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64_t q_steps,
-                              int64_t stride, float* scores, vf* column_max) {
+                              int64_t stride, [[maybe_unused]] int64_t n,
+                              [[maybe_unused]] const int32_t* mask_begin,
+                              [[maybe_unused]] const int32_t* mask_end, float* scores,
+                              float* column_max) {
   vf acc[kRows][kVectors];
   const char* k[kRows];
 #pragma GCC unroll 16
@@ -52,32 +56,89 @@ TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+  for (int j = 0; j < kVectors; ++j) {
+    const int64_t lane = j * kLanes;
+    vf maximum = vload(column_max + lane);
 #pragma GCC unroll 16
-    for (int j = 0; j < kVectors; ++j) {
-      vstore(scores + r * stride + j * kLanes, acc[r][j]);
-      column_max[j] = vmax(column_max[j], acc[r][j]);
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (kMasked) {
+        const vm inside = vinside(vset_int(static_cast<int32_t>(n + r)), vload_int(mask_begin + lane),
+                                  vload_int(mask_end + lane));
+        acc[r][j] = vselect(inside, acc[r][j], vset(-__builtin_inff()));
+      }
+      vstore(scores + r * stride + lane, acc[r][j]);
+      maximum = vmax(maximum, acc[r][j]);
     }
+    vstore(column_max + lane, maximum);
   }
 }
 
-// Keys [begin, end) of the block. column_max: kVectors vectors, written.
-template <int kVectors, bool kPairs>
-__attribute__((noinline)) void score_block(const char* const* k_rows, const float* q_t,
-                                           int64_t q_steps, int64_t stride, int64_t begin,
-                                           int64_t end, float* scores, float* column_max) {
-  constexpr int kRows = kAccumulators / kVectors < 8 ? kAccumulators / kVectors : 8;
-  vf maximum[kVectors];
-  for (int j = 0; j < kVectors; ++j) maximum[j] = vset(-__builtin_inff());
-  int64_t n = begin;
-  for (; n + kRows <= end; n += kRows) {
-    score_tile<kRows, kVectors, kPairs>(k_rows + n, q_t, q_steps, stride, scores + n * stride,
-                                        maximum);
+// Keys of a score tile for a panel of kVectors vectors; even, so that no pair of keys straddles two
+// tiles. At most cpu::kRowPad.
+template <int kVectors>
+inline constexpr int kScoreKeys = kAccumulators / kVectors < 8 ? kAccumulators / kVectors & ~1 : 8;
+
+// What a vector of rows sees of a block, relative to its first key: keys [begin, end), of which all
+// rows see [full_begin, full_end). With pairs, begin is even.
+struct Span {
+  int64_t begin, end, full_begin, full_end;
+};
+
+// One tile for the vectors of the panel that see a part of it.
+template <int kRows, int kVectors, bool kPairs>
+TEGULA_INLINE void score_vectors(int64_t vectors, bool masked, const char* const* k_rows,
+                                 const float* q_t, int64_t q_steps, int64_t stride, int64_t n,
+                                 const int32_t* mask_begin, const int32_t* mask_end, float* scores,
+                                 float* column_max) {
+  if constexpr (kVectors > 1) {
+    if (vectors < kVectors) {
+      return score_vectors<kRows, kVectors - 1, kPairs>(vectors, masked, k_rows, q_t, q_steps,
+                                                        stride, n, mask_begin, mask_end, scores,
+                                                        column_max);
+    }
   }
-  for (; n < end; ++n) {
-    score_tile<1, kVectors, kPairs>(k_rows + n, q_t, q_steps, stride, scores + n * stride, maximum);
+  if (masked) {
+    score_tile<kRows, kVectors, kPairs, true>(k_rows, q_t, q_steps, stride, n, mask_begin, mask_end,
+                                              scores, column_max);
+  } else {
+    score_tile<kRows, kVectors, kPairs, false>(k_rows, q_t, q_steps, stride, n, nullptr, nullptr,
+                                               scores, column_max);
   }
-  for (int j = 0; j < kVectors; ++j) vstore(column_max + j * kLanes, maximum[j]);
+}
+
+// The scores of a panel against a block, each vector's over its span (in whole tiles), and their
+// maxima over the keys. masked: keys outside a row's mask_begin and mask_end (relative to the block)
+// become -inf. ahead() is called beside each tile.
+template <int kVectors, bool kPairs, class Ahead>
+__attribute__((noinline)) void score_panel(const char* const* k_rows, const float* q_t,
+                                           int64_t q_steps, int64_t stride, const Span* spans,
+                                           bool masked, const int32_t* mask_begin,
+                                           const int32_t* mask_end, float* scores,
+                                           float* column_max, Ahead& ahead) {
+  constexpr int kRows = kScoreKeys<kVectors>;
+  int64_t begin = INT64_MAX, end = 0;
+  for (int j = 0; j < kVectors; ++j) {
+    vstore(column_max + j * kLanes, vset(-__builtin_inff()));
+    if (spans[j].begin >= spans[j].end) continue;
+    begin = spans[j].begin < begin ? spans[j].begin : begin;
+    end = spans[j].end > end ? spans[j].end : end;
+  }
+  for (int64_t n = begin; n < end; n += kRows) {
+    ahead();
+    // Both ends of the spans rise with the vector.
+    int first = 0, last = kVectors;
+    while (first < kVectors && spans[first].end <= n) ++first;
+    while (last > first && spans[last - 1].begin >= n + kRows) --last;
+    if (first >= last) continue;
+    bool partial = false;
+    for (int j = first; j < last; ++j)
+      partial |= n < spans[j].full_begin || n + kRows > spans[j].full_end;
+    const int64_t lane = first * kLanes;
+    score_vectors<kRows, kVectors, kPairs>(last - first, masked && partial,
+                                           k_rows + n, q_t + lane, q_steps, stride, n,
+                                           mask_begin + lane, mask_end + lane,
+                                           scores + n * stride + lane, column_max + lane);
+  }
 }
 
 // Scores that are more than K . Q, or partly masked: brings them to natural-log units (cooked:

@@ -63,6 +63,9 @@ TEGULA_INLINE vm vless(vf a, vf b) {
 TEGULA_INLINE vm vequal(vf a, vf b) {
   return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
 }
+TEGULA_INLINE bool vall(vm mask) {
+  return _mm256_movemask_ps(mask) == 0xff;
+}
 TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
   return _mm256_blendv_ps(no, yes, mask);
 }
@@ -80,6 +83,27 @@ TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   const vf low = _mm256_hadd_ps(pairs(0), pairs(2));   // lanes 0-3 and 4-7 of a[0..3], to be added
   const vf high = _mm256_hadd_ps(pairs(4), pairs(6));  // of a[4..7]
   return vadd(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+}
+
+TEGULA_INLINE void vtranspose(vf (&a)[kLanes]) {
+  vf b[8], c[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    c[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+    c[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+    c[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    c[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    a[i] = _mm256_permute2f128_ps(c[i], c[i + 4], 0x20);
+    a[i + 4] = _mm256_permute2f128_ps(c[i], c[i + 4], 0x31);
+  }
 }
 
 TEGULA_INLINE vi vload_int(const int32_t* p) {

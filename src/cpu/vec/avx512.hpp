@@ -64,6 +64,9 @@ TEGULA_INLINE vm vless(vf a, vf b) {
 TEGULA_INLINE vm vequal(vf a, vf b) {
   return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
 }
+TEGULA_INLINE bool vall(vm mask) {
+  return mask == 0xffff;
+}
 TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
   return _mm512_mask_mov_ps(no, mask, yes);
 }
@@ -96,6 +99,42 @@ TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
     return vadd(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
   };
   return fold(fold(quads[0], quads[1]), fold(quads[2], quads[3]));
+}
+
+// a[i][j] becomes a[j][i].
+TEGULA_INLINE void vtranspose(vf (&a)[kLanes]) {
+  vf b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  const auto low = [](vf x, vf y) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
+  };
+  const auto high = [](vf x, vf y) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
+  };
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {  // a[i + c]: columns c, c + 4, ... of rows i to i + 3
+    a[i] = low(b[i], b[i + 2]);
+    a[i + 1] = high(b[i], b[i + 2]);
+    a[i + 2] = low(b[i + 1], b[i + 3]);
+    a[i + 3] = high(b[i + 1], b[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const vf even0 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);
+    const vf even1 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
+    const vf odd0 = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);
+    const vf odd1 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
+    b[c] = _mm512_shuffle_f32x4(even0, even1, 0x88);
+    b[4 + c] = _mm512_shuffle_f32x4(odd0, odd1, 0x88);
+    b[8 + c] = _mm512_shuffle_f32x4(even0, even1, 0xdd);
+    b[12 + c] = _mm512_shuffle_f32x4(odd0, odd1, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) a[i] = b[i];
 }
 
 TEGULA_INLINE vi vload_int(const int32_t* p) {
@@ -189,6 +228,11 @@ TEGULA_INLINE void vnarrow(char* p, vf a) {
                         _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
   } else {
     static_assert(kType == TEGULA_BF16);
+#ifdef TEGULA_PAIRS
+    // Subnormal numbers become 0.
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a)));
+#else
     const __m512i bits = _mm512_castps_si512(a);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -196,6 +240,7 @@ TEGULA_INLINE void vnarrow(char* p, vf a) {
     rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+#endif
   }
 }
 

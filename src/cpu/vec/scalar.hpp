@@ -54,6 +54,9 @@ TEGULA_INLINE vf vselect(vm mask, vf yes, vf no) {
   return reinterpret_cast<vf>((reinterpret_cast<vi>(yes) & mask) |
                               (reinterpret_cast<vi>(no) & ~mask));
 }
+TEGULA_INLINE bool vall(vm mask) {
+  return (mask[0] & mask[1] & mask[2] & mask[3]) != 0;
+}
 TEGULA_INLINE vm vless(vf a, vf b) {
   return a < b;
 }
@@ -85,6 +88,16 @@ TEGULA_INLINE vf vsum_lanes(const vf (&a)[kLanes]) {
   vf sums = vzero();
   for (int i = 0; i < kLanes; ++i) sums[i] = (a[i][0] + a[i][1]) + (a[i][2] + a[i][3]);
   return sums;
+}
+
+TEGULA_INLINE void vtranspose(vf (&a)[kLanes]) {
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float kept = a[i][j];
+      a[i][j] = a[j][i];
+      a[j][i] = kept;
+    }
+  }
 }
 
 TEGULA_INLINE vi vload_int(const int32_t* p) {
