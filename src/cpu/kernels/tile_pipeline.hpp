@@ -154,7 +154,8 @@ TEGULA_INLINE void run_products(const PhaseShape& shape, const PhaseOperands& op
   if (operands.p != nullptr) {
 #pragma GCC unroll 4
     for (int64_t pair = 0; pair < pairs; ++pair) {
-      multiply_tiles<2, kParts>(
+      // Known trip counts are those of v in one part, which run() sees to.
+      multiply_tiles<(kOutputPairs > 0 ? 2 : 0), kParts>(
           !operands.o_begins, operands.p, 2 * kTileKeys, kTileRows * 2 * kTileKeys, kParts,
           operands.v + pair * 2 * kTileBytes, kTileBytes, 2 * pairs * kTileBytes,
           shape.v_part_bytes, shape.kv_parts, 2, 3, last,

@@ -17,7 +17,8 @@ inline constexpr int kGroupVectors = kLanes % kOutRows == 0 ? 1 : kPanelVectors;
 TEGULA_INLINE bool is_capped(const Item& item) {
   const cpu::ForwardTask& task = item.task;
   return item.params.softcap > 0.0f && task.bias == nullptr && task.alibi_slopes == nullptr &&
-         task.scale > 0x1p-100f && task.scale < 0x1p100f;
+         // Softcap's coefficients are powers of the ratio, up to the tenth.
+         task.scale > 0x1p-40f * item.params.softcap && task.scale < 0x1p12f * item.params.softcap;
 }
 
 // Whether the scores need more than that before the softmax.
@@ -68,6 +69,8 @@ TEGULA_INLINE PanelSpans spans_of_panel(const Item& item, int64_t panel, int64_t
     const Span& top = spans.of[0];
     spans.partial |= span.begin >= span.end || span.begin < span.full_begin ||
                      span.end > span.full_end || (item.params.pairs && span.end % 2 != 0) ||
+                     // the last tile would take the block's next keys into the maximum
+                     span.end != block.end ||
                      span.begin != top.begin || span.end != top.end;
   }
   if (spans.partial || is_cooked(item)) mask_rows(item, first_row, vectors * kLanes, block);
