@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values that random data do not reach: each of these was wrong once on some instruction set.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include <tegula/tegula.hpp>
+
+#include "tests/unit/run_util.hpp"
+
+namespace tegula {
+namespace {
+
+class ExtremeValues : public ::testing::TestWithParam<tegula_isa> {
+ protected:
+  Device device() const {
+    Device device;
+    device.set_isa(GetParam());
+    return device;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, ExtremeValues, ::testing::ValuesIn(cases::isas()),
+                         [](const auto& instance) { return tegula_isa_name(instance.param); });
+
+// All values are 2, so that o is 2 whatever the visible scores are. The key behind the first chunk
+// has a score 240 above them: in a row's maximum, it would leave the row without weight.
+TEST_P(ExtremeValues, LoudKeyBehindAChunkIsNotInTheMaximum) {
+  constexpr int64_t kTokens = 256, kDim = 64;
+  const Extents shape{1, kTokens, 1, kDim};
+  for (int64_t chunk = 96; chunk <= 104; ++chunk) {
+    std::vector<float> q(kTokens * kDim, 1.0f), k(q.size(), 0.01f), v(q.size(), 2.0f), o(q.size());
+    for (int64_t d = 0; d < kDim; ++d) k[static_cast<size_t>(chunk * kDim + d)] = 30.0f;
+    const ForwardArgs args{.q = Tensor(q.data(), shape),
+                           .k = Tensor(k.data(), shape),
+                           .v = Tensor(v.data(), shape),
+                           .o = Tensor(o.data(), shape)};
+    Plan(Problem(args, {.attention_chunk = chunk}), device()).forward(args);
+    for (const float value : o) ASSERT_NEAR(value, 2.0f, 1e-5) << "attention_chunk " << chunk;
+  }
+}
+
+// (scale / softcap)^10 is beyond fp32 in both directions.
+TEST_P(ExtremeValues, SoftcapFarFromTheScale) {
+  constexpr int64_t kTokens = 64, kDim = 64;
+  const Extents shape{1, kTokens, 1, kDim};
+  for (const double softcap : {1e-30, 1e-5, 1e-4, 1e4, 1e30}) {
+    std::vector<float> q(kTokens * kDim, 0.0f), k(q.size(), 1.0f), v(q.size(), 2.0f), o(q.size());
+    const ForwardArgs args{.q = Tensor(q.data(), shape),
+                           .k = Tensor(k.data(), shape),
+                           .v = Tensor(v.data(), shape),
+                           .o = Tensor(o.data(), shape)};
+    Plan(Problem(args, {.softcap = softcap}), device()).forward(args);
+    for (const float value : o) ASSERT_NEAR(value, 2.0f, 1e-5) << "softcap " << softcap;
+  }
+}
+
+}  // namespace
+}  // namespace tegula
