@@ -57,5 +57,21 @@ TEST_P(ExtremeValues, SoftcapFarFromTheScale) {
   }
 }
 
+// v = 1 + 2^-8 needs more bits than bf16 has; an fp16 cache holds it, and o is fp32.
+TEST_P(ExtremeValues, Fp16CacheKeepsItsBitsUnderABf16Query) {
+  constexpr int64_t kTokens = 64, kKeys = 4096, kDim = 64;
+  constexpr uint16_t kOneBf16 = 0x3f80, kValueFp16 = 0x3c04;
+  std::vector<uint16_t> q(kTokens * kDim, kOneBf16), k(kKeys * kDim, 0), v(k.size(), kValueFp16);
+  std::vector<float> o(q.size());
+  const Extents rows{1, kTokens, 1, kDim}, keys{1, kKeys, 1, kDim};
+  const ForwardArgs args{.q = Tensor(q.data(), Dtype::kBf16, rows),
+                         .k = Tensor(k.data(), Dtype::kF16, keys),
+                         .v = Tensor(v.data(), Dtype::kF16, keys),
+                         .o = Tensor(o.data(), rows)};
+  Plan(Problem(args), device()).forward(args);
+  // contract.md, 12: 4 u R + e A, with R = v / 64 here.
+  for (const float value : o) ASSERT_NEAR(value, 1.00390625f, 3.5e-4);
+}
+
 }  // namespace
 }  // namespace tegula
