@@ -10,8 +10,7 @@ namespace tegula::TEGULA_ISA_NAMESPACE {
 template <tegula_dtype kType>
 TEGULA_INLINE void widen_values(const char* from, float* to, int64_t count) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    vstore(to + i, vwiden<kType>(from + i * size_of(kType)));
+  for (; i + kLanes <= count; i += kLanes) vstore(to + i, vwiden<kType>(from + i * size_of(kType)));
   for (; i < count; ++i) to[i] = widen<kType>(from + i * size_of(kType));
 }
 TEGULA_INLINE void widen_row(tegula_dtype type, const char* from, float* to, int64_t count) {
@@ -97,7 +96,8 @@ TEGULA_INLINE void pair_rows([[maybe_unused]] const cpu::ForwardParams& params,
   int64_t d = 0;
   if (params.kv_dtype == TEGULA_BF16) {
     for (; d + 2 * kLanes <= count; d += 2 * kLanes) {
-      vinterleave_bf16(even + 2 * d, odd + 2 * d, to + d);
+      interleave_words(even + 2 * d, odd + 2 * d, reinterpret_cast<char*>(to + d),
+                       reinterpret_cast<char*>(to + d + kLanes));
     }
     for (; d < count; ++d) {
       __builtin_memcpy(to + d, even + 2 * d, 2);

@@ -17,8 +17,8 @@ struct Polynomial {
   }
 };
 
-// 2^x for x <= 0; 2^-inf = 0, and NaN passes. Relative error 7.5e-8 at degree 5, 7.5e-5 at
-// degree 3.
+// 2^x; 2^-inf = 0, and NaN passes. x > 0 needs a vscale_exponent that overflows to infinity.
+// Relative error 7.5e-8 at degree 5, 7.5e-5 at degree 3.
 template <int kDegree>
 TEGULA_INLINE vf vexp2(vf x) {
   static_assert(kDegree == 3 || kDegree == 5);
@@ -56,10 +56,12 @@ TEGULA_INLINE vf vtanh(vf x) {
 // where a lane needs it. -inf stays.
 struct Softcap {
   vf scale, inverse_cap, cap;
-  vf limit;   // |s| below it: polynomial
-  vf at[5];   // kTanhPolynomial in s^2
+  vf limit;  // |s| below it: polynomial
+  vf at[5];  // kTanhPolynomial in s^2
   TEGULA_INLINE Softcap(float s_scale, float s_cap)
-      : scale(vset(s_scale)), inverse_cap(vset(s_scale / s_cap)), cap(vset(s_cap)),
+      : scale(vset(s_scale)),
+        inverse_cap(vset(s_scale / s_cap)),
+        cap(vset(s_cap)),
         limit(vset(kTanhSmall * (s_cap / s_scale))) {
     float power = 1.0f;
     for (int i = 0; i < 5; ++i) {

@@ -40,9 +40,10 @@ TEGULA_INLINE void split_row(tegula_dtype type, const char* from, int64_t count,
 struct PackedRow {
   int64_t token, head, heads;
 
-  TEGULA_INLINE PackedRow(const cpu::ForwardParams& params, const cpu::ForwardTask& task)
-      : token(task.row_begin / params.qheads_per_kvhead),
-        head(task.row_begin % params.qheads_per_kvhead),
+  TEGULA_INLINE PackedRow(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                          int64_t first_row = 0)
+      : token((task.row_begin + first_row) / params.qheads_per_kvhead),
+        head((task.row_begin + first_row) % params.qheads_per_kvhead),
         heads(params.qheads_per_kvhead) {}
   TEGULA_INLINE void next() {
     if (++head == heads) {
@@ -73,6 +74,24 @@ TEGULA_INLINE void pack_query_tiles(const cpu::ForwardParams& params, const cpu:
       __builtin_memset(
           q + (r / kTileRows * tiles.q_parts + part) * part_bytes + r % kTileRows * row_bytes, 0,
           static_cast<size_t>(row_bytes));
+    }
+  }
+}
+
+// Sixteen rows of sixteen 32-bit words at byte `offset`, transposed: to[word][row].
+TEGULA_INLINE void transpose_words(const char* const* rows, int64_t offset, char* to) {
+#pragma GCC unroll 4
+  for (int row = 0; row < 16; row += kLanes) {
+#pragma GCC unroll 4
+    for (int word = 0; word < 16; word += kLanes) {
+      vf a[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        a[i] = vload(reinterpret_cast<const float*>(rows[row + i] + offset + 4 * word));
+      vtranspose(a);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        vstore(reinterpret_cast<float*>(to + 64 * (word + i) + 4 * row), a[i]);
     }
   }
 }
@@ -121,28 +140,37 @@ class NextRows {
   const char* rows_[kTileKeys];
 };
 
-// Keys [begin, end) of k for the scores: [part][16 keys][32 values of head_dim] tiles, in which row
-// = pair of values, column = key. Units of 64 keys; first: key of the block's first row.
-TEGULA_INLINE void pack_key_tiles(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                                  int64_t first, int64_t begin, int64_t end, char* scratch) {
-  const cpu::TileLayout& tiles = params.tiles;
+// Calls pack(unit, rows, next) for each unit of 64 keys that holds some of [begin, end): `unit`
+// counts from the block's first key, rows[part * 64 + i] are the parts of its keys.
+template <class Pack>
+TEGULA_INLINE void for_each_unit(const cpu::ForwardParams& params, const cpu::KvRows& from,
+                                 int64_t dim, int64_t padded, int64_t first, int64_t begin,
+                                 int64_t end, char* scratch, Pack&& pack) {
   const TileRows source{kTileKeys,
-                        params.head_dim,
-                        tiles.head_dim,
-                        tiles.kv_parts,
+                        dim,
+                        padded,
+                        params.tiles.kv_parts,
                         params.kv_dtype,
-                        scratch + tiles.stage,
+                        scratch + params.tiles.stage,
                         reinterpret_cast<float*>(scratch + params.layout.widen),
-                        scratch + tiles.zero_row};
-  const int64_t steps = tiles.head_dim / 32;
+                        scratch + params.tiles.zero_row};
   const char* rows[2 * kTileKeys];
   for (int64_t n = begin - (begin - first) % kTileKeys; n < end; n += kTileKeys) {
     const int64_t lo = n < begin ? begin : n, hi = n + kTileKeys < end ? n + kTileKeys : end;
-    source.find(task.k, n, lo, hi, rows);
-    const NextRows next(task.k, hi, end, params.head_dim * size_of(params.kv_dtype));
+    source.find(from, n, lo, hi, rows);
+    pack(n - first, rows, NextRows(from, hi, end, dim * size_of(params.kv_dtype)));
+  }
+}
+
+// Keys [begin, end) of k for the scores: [part][16 keys][32 values of head_dim] tiles, in which row
+// = pair of values, column = key. first: key of the block's first row.
+TEGULA_INLINE void pack_key_tiles(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                                  int64_t first, int64_t begin, int64_t end, char* scratch) {
+  const cpu::TileLayout& tiles = params.tiles;
+  const int64_t steps = tiles.head_dim / 32;
+  const auto pack = [&](int64_t unit, const char* const* rows, const NextRows& next) {
     for (int64_t part = 0; part < tiles.kv_parts; ++part) {
-      char* to =
-          scratch + tiles.k + part * tiles.k_part_bytes + (n - first) / 16 * steps * kTileBytes;
+      char* to = scratch + tiles.k + part * tiles.k_part_bytes + unit / 16 * steps * kTileBytes;
       for (int64_t key = 0; key < kTileKeys; key += 16) {
         if (part == 0) next.prefetch(key, key + 16);
         for (int64_t step = 0; step < steps; ++step, to += kTileBytes) {
@@ -150,30 +178,19 @@ TEGULA_INLINE void pack_key_tiles(const cpu::ForwardParams& params, const cpu::F
         }
       }
     }
-  }
+  };
+  for_each_unit(params, task.k, params.head_dim, tiles.head_dim, first, begin, end, scratch, pack);
 }
 
 // Likewise v for P V: [part][32 keys][16 columns] tiles, in which row = pair of keys.
 TEGULA_INLINE void pack_value_tiles(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
                                     int64_t first, int64_t begin, int64_t end, char* scratch) {
   const cpu::TileLayout& tiles = params.tiles;
-  const TileRows source{kTileKeys,
-                        params.head_dim_v,
-                        tiles.head_dim_v,
-                        tiles.kv_parts,
-                        params.kv_dtype,
-                        scratch + tiles.stage,
-                        reinterpret_cast<float*>(scratch + params.layout.widen),
-                        scratch + tiles.zero_row};
   const int64_t columns = tiles.head_dim_v / 16;
-  const char* rows[2 * kTileKeys];
-  for (int64_t n = begin - (begin - first) % kTileKeys; n < end; n += kTileKeys) {
-    const int64_t lo = n < begin ? begin : n, hi = n + kTileKeys < end ? n + kTileKeys : end;
-    source.find(task.v, n, lo, hi, rows);
-    const NextRows next(task.v, hi, end, params.head_dim_v * size_of(params.kv_dtype));
+  const auto pack = [&](int64_t unit, const char* const* rows, const NextRows& next) {
     for (int64_t part = 0; part < tiles.kv_parts; ++part) {
       char* const to =
-          scratch + tiles.v + part * tiles.v_part_bytes + (n - first) / 32 * columns * kTileBytes;
+          scratch + tiles.v + part * tiles.v_part_bytes + unit / 32 * columns * kTileBytes;
       for (int64_t pair = 0; pair < kTileKeys / 2; ++pair) {
         if (part == 0) next.prefetch(2 * pair, 2 * pair + 2);
         const char* const even = rows[part * kTileKeys + 2 * pair];
@@ -185,7 +202,9 @@ TEGULA_INLINE void pack_value_tiles(const cpu::ForwardParams& params, const cpu:
         }
       }
     }
-  }
+  };
+  for_each_unit(params, task.v, params.head_dim_v, tiles.head_dim_v, first, begin, end, scratch,
+                pack);
 }
 
 // Both, unless the worker's last item has left them there. More keys than asked for do no harm:

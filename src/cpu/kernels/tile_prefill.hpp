@@ -242,8 +242,12 @@ class TilePrefill {
 
   TEGULA_INLINE UnitMask mask_of(const Unit& unit, int64_t first) {
     const int64_t key = first + unit.key;
+    const int64_t first_token = task_.row_begin / params_.qheads_per_kvhead;
+    PackedRow row(params_, task_, unit.group * kTileRows);
     for (int64_t r = 0; r < kTileRows; ++r) {
-      const int64_t token = token_of(unit.group * kTileRows + r);
+      // Padding rows repeat the last row.
+      if (r > 0 && unit.group * kTileRows + r < rows_) row.next();
+      const int64_t token = row.token - first_token;
       const auto clamp = [&](int64_t n) {
         n -= key;
         return static_cast<int32_t>(n < 0 ? 0 : n > kTileKeys ? kTileKeys : n);
@@ -252,12 +256,8 @@ class TilePrefill {
       mask_end_[r] =
           clamp(task_.range_end[token] < task_.key_end ? task_.range_end[token] : task_.key_end);
       if (task_.alibi_slopes != nullptr) {
-        const int64_t row =
-            task_.row_begin +
-            (unit.group * kTileRows + r < rows_ ? unit.group * kTileRows + r : rows_ - 1);
-        position_[r] = static_cast<float>(row / params_.qheads_per_kvhead + task_.seqlen_k -
-                                          task_.seqlen_q - key);
-        slope_[r] = task_.alibi_slopes[row % params_.qheads_per_kvhead * task_.alibi_stride];
+        position_[r] = static_cast<float>(row.token + task_.seqlen_k - task_.seqlen_q - key);
+        slope_[r] = task_.alibi_slopes[row.head * task_.alibi_stride];
       }
     }
     return {task_.cooked, task_.alibi_slopes != nullptr,

@@ -152,7 +152,8 @@ TEGULA_INLINE vm vinside(vi a, vi begin, vi end) {
 TEGULA_INLINE vf vfraction(vf x) {
   return _mm512_reduce_ps(x, 0x09);
 }
-// a 2^floor(x) for x <= 0; 0 for x = -inf. NaN passes.
+// a 2^floor(x): 0 for x = -inf; from 2^128 on infinite, which the lazy shift of tiles relies on
+// (tile_softmax.hpp). NaN passes.
 TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
   return _mm512_scalef_ps(a, x);
 }
@@ -186,7 +187,6 @@ TEGULA_INLINE vf vwiden(const char* p) {
   }
 }
 
-// Rounds to nearest even.
 // A run of stored values as kRunVectors vectors of floats, in the order that costs least: float i
 // is value run_value(i) of the run, times 1 / kRunScale (exact). Not for an 8-bit NaN.
 template <tegula_dtype kType>
@@ -219,6 +219,7 @@ TEGULA_INLINE void vwiden_run(const char* p, vf* to) {
   }
 }
 
+// Rounds to nearest even.
 template <tegula_dtype kType>
 TEGULA_INLINE void vnarrow(char* p, vf a) {
   if constexpr (kType == TEGULA_F32) {
@@ -289,38 +290,6 @@ TEGULA_INLINE void store_halves(vf a, char* low, char* high) {
   _mm512_storeu_si512(low, half);
   _mm512_storeu_si512(high, _mm512_slli_epi32(half, 16));
 }
-// Sixteen rows of sixteen 32-bit words at byte `offset`, transposed: to[word][row].
-TEGULA_INLINE void transpose_words(const char* const* rows, int64_t offset, char* to) {
-  __m512i r[16], a[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(rows[i] + offset);
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    a[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-    a[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-    a[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-    a[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    _mm512_storeu_si512(to + 64 * i, _mm512_shuffle_i32x4(a[i], a[i + 8], 0x88));
-    _mm512_storeu_si512(to + 64 * (i + 8), _mm512_shuffle_i32x4(a[i], a[i + 8], 0xdd));
-    _mm512_storeu_si512(to + 64 * (i + 4), _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0x88));
-    _mm512_storeu_si512(to + 64 * (i + 12), _mm512_shuffle_i32x4(a[i + 4], a[i + 12], 0xdd));
-  }
-}
 // 32 values of 16 bits each of two rows as pairs (even[i], odd[i]): 0-15 to `low`, 16-31 to `high`.
 TEGULA_INLINE void interleave_words(const char* even, const char* odd, char* low, char* high) {
   const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
@@ -344,15 +313,6 @@ TEGULA_INLINE vf vpack_pairs(vf even, vf odd) {
                                          8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   const __m512i both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
   return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
-}
-// 32 values each of two rows of bf16, as 32 pairs (even[i], odd[i]).
-TEGULA_INLINE void vinterleave_bf16(const char* even, const char* odd, float* to) {
-  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
-                                       39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
-  _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, low, b));
-  _mm512_storeu_si512(to + kLanes, _mm512_permutex2var_epi16(a, high, b));
 }
 // A run of stored values as kPairVectors vectors of bf16 pairs; 16-bit element i is value
 // pair_value(i) of the run. And two rows at once: pair i of the 2 kPairVectors vectors is (even[c],

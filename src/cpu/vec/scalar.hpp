@@ -193,12 +193,6 @@ TEGULA_INLINE void store_halves(vf a, char* low, char* high) {
     narrow<TEGULA_BF16>(high + 4 * i + 2, a[i]);
   }
 }
-TEGULA_INLINE void transpose_words(const char* const* rows, int64_t offset, char* to) {
-  for (int word = 0; word < 16; ++word) {
-    for (int row = 0; row < 16; ++row)
-      __builtin_memcpy(to + 64 * word + 4 * row, rows[row] + offset + 4 * word, 4);
-  }
-}
 TEGULA_INLINE void interleave_words(const char* even, const char* odd, char* low, char* high) {
   for (int i = 0; i < 32; ++i) {
     char* const to = (i < 16 ? low : high) + i % 16 * 4;

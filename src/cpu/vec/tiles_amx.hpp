@@ -53,7 +53,8 @@ template <int kTile>
 TEGULA_INLINE void tile_load(const void* base, int64_t stride) {
   asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(base), "r"(stride) : "memory");
 }
-// The same for data that is used once: it stays out of the L1 (A.2 of the design: +25 to 45 %).
+// The same for data that is used once: it stays out of the L1 (25 to 45 % of a call in a
+// prototype).
 template <int kTile>
 TEGULA_INLINE void tile_stream(const void* base, int64_t stride) {
   asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(base), "r"(stride) : "memory");
