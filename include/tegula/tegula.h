@@ -442,6 +442,7 @@ TEGULA_API int32_t tegula_abi_version(void);
 /* What this build and *device (NULL: this machine's CPU) can do, by name; unknown names are an
  * error that lists the known ones.
  *   "isa.scalar" "isa.avx2" "isa.avx512" "isa.avx512bf16" "isa.amx"
+ *   "isa.amx_model"
  *                       bit 0: built in, bit 1: this machine runs it
  *   "cuda"              1 if the build and the machine can run the CUDA back end
  *   "forward" "append_kv" "combine" "backward"
