@@ -49,22 +49,24 @@ bool suits_tiles(const tegula_problem& problem) {
 }
 
 // Measured: docs/design/cpu_forward.md. Zen 4 is family 25; every AMD CPU with the instruction runs
-// it at the full rate.
-constexpr PairsRule kPairsTable[] = {
+// it at the full rate. Intel's cores do two products of 512 bits a cycle and Zen 4 one: fp32 with P
+// and V in the L1, 76 -> 82 % of the peak on Emerald Rapids, on Zen 4 0 to 1 % slower.
+constexpr CoreRule kCoreTable[] = {
     {"AuthenticAMD", 25, true,
-     "vdpbf16ps does two products at the rate of one FMA on AMD Zen 4 and later"},
+     "vdpbf16ps does two products at the rate of one FMA on AMD Zen 4 and later", false},
     {"GenuineIntel", 0, false,
-     "vdpbf16ps runs at half the FMA rate on Intel: bf16 is widened instead"},
-    {nullptr, 0, false, "vdpbf16ps has not been measured on this CPU: bf16 is widened instead"},
+     "vdpbf16ps runs at half the FMA rate on Intel: bf16 is widened instead", true},
+    {nullptr, 0, false, "vdpbf16ps has not been measured on this CPU: bf16 is widened instead",
+     false},
 };
 
-const PairsRule& pairs_rule() {
+const CoreRule& core_rule() {
   const CpuInfo& cpu = cpu_info();
-  for (const PairsRule& rule : kPairsTable) {
+  for (const CoreRule& rule : kCoreTable) {
     if (rule.vendor == nullptr) return rule;
     if (std::strcmp(rule.vendor, cpu.vendor) == 0 && cpu.family >= rule.least_family) return rule;
   }
-  return kPairsTable[std::size(kPairsTable) - 1];
+  return kCoreTable[std::size(kCoreTable) - 1];
 }
 
 }  // namespace tegula::cpu

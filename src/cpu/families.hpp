@@ -18,14 +18,14 @@ bool machine_runs(tegula_isa isa);
 // whose v may hold anything: a tile cannot leave one out.
 bool suits_tiles(const tegula_problem& problem);
 
-// A row of the committed table: on these CPUs the bf16 dot product is (not) worth using. The first
-// row that fits decides.
-struct PairsRule {
+// A row of the committed table of CPUs. The first row that fits decides.
+struct CoreRule {
   const char* vendor;    // nullptr: any
   int32_t least_family;  // x86 family
-  bool use;
-  const char* reason;  // for explain
+  bool use_pairs;        // the bf16 dot product is worth using
+  const char* reason;    // why (not), for explain
+  bool waits_for_l2;     // P V on vectors of 512 bits: P and V of a block should fit the L1
 };
-const PairsRule& pairs_rule();  // for this machine
+const CoreRule& core_rule();  // for this machine
 
 }  // namespace tegula::cpu

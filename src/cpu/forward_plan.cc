@@ -77,7 +77,7 @@ void add_tiles(ForwardParams& params, const KernelFamily& family, int64_t tile_m
   tiles.scores = part(2 * 32 * 64 * 4);
   tiles.p = part(4 * tiles.q_parts * 32 * 64 * 2);
   tiles.o = part(tile_m * tiles.head_dim_v * 4);
-  tiles.row_max = part(tile_m * 4);
+  tiles.row_max = part(2 * tile_m * 4);
   tiles.row_sum = part(2 * tile_m * family.lanes * 4);
   tiles.zero_row_bytes = 2 * std::max(tiles.head_dim, tiles.head_dim_v);
   tiles.stage = part(64 * tiles.kv_parts * tiles.zero_row_bytes);
@@ -90,7 +90,6 @@ void add_tiles(ForwardParams& params, const KernelFamily& family, int64_t tile_m
   part(9 * kFewTileRows * 4);
   tiles.few_bytes = end - tiles.few;
   end += (params.narrow_heads - 1) * tiles.few_bytes;
-  tiles.idle = part(4 * 1024);
   tiles.packed = part(sizeof(PackedBlock));
   params.layout.bytes = end;
 }
@@ -125,9 +124,6 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
   const int64_t total_rows =
       problem.num_heads_q *
       (problem.layout_q == TEGULA_RAGGED ? problem.total_q : problem.batch * problem.seqlen_q);
-  // Tiles by size (docs/design/cpu_forward.md): Q and O of an item within 384 KiB, the rows of a
-  // block within 256 KiB, so that an L2 of 1 MiB holds all of it; enough query rows that converting
-  // K and V is paid back, and none beyond the longest sequence.
   // So many rows are the most that any choice below asks for; with batch 0 nothing bounds the
   // product.
   const int64_t max_rows = std::max<int64_t>(
@@ -136,11 +132,29 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
       std::clamp<int64_t>(ceil_div(max_rows, family.lanes), 1, family.panel_vectors);
   const int64_t panel_rows = vectors * family.lanes;
   const int64_t row_bytes = 4 * (problem.head_dim + problem.head_dim_v);
-  const int64_t fitting_rows = std::min<int64_t>(256, (int64_t{384} << 10) / row_bytes);
-  plan.tile_m = std::min(std::max<int64_t>(1, fitting_rows / panel_rows) * panel_rows,
-                         round_up(max_rows, panel_rows));
+  // Tiles by size (docs/design/cpu_forward.md): the rows of a block of keys within 256 KiB, Q and O
+  // of an item within 384 KiB, or 768 KiB where there are items enough: an L2 of 1 MiB holds all of
+  // it. Many query rows, so that loading K and V is paid back, none beyond the longest sequence.
   params.tile_n = 192;
   while (params.tile_n > 48 && params.tile_n * row_bytes > int64_t{256} << 10) params.tile_n /= 2;
+  if (core_rule().waits_for_l2 && family.lanes == 16 && vectors == family.panel_vectors) {
+    const int64_t keys = (int64_t{48} << 10) / (4 * (panel_rows + problem.head_dim_v));
+    params.tile_n = std::clamp<int64_t>(keys / 16 * 16, 48, params.tile_n);
+  }
+  // Merging a row costs about as much as 16 more keys: long splits for wide items, shorter ones
+  // for decode.
+  const int64_t least_split = max_rows > 64 ? 2048 : 512;
+  // Where splits are automatic they follow from the items, and the bits from the splits: then the
+  // number of workers must not matter.
+  const bool may_split = problem.fixed_split == 0 && problem.num_splits == 0 &&
+                         problem.max_seqlen_k > least_split;
+  const int64_t enough_items = may_split ? 64 : 8 * int64_t{num_workers};
+  int64_t most_rows = kMaxTileRows;
+  while (most_rows > 256 && total_rows / most_rows < enough_items) most_rows /= 2;
+  const int64_t fitting_rows =
+      std::min(most_rows, (most_rows > 256 ? int64_t{768} << 10 : int64_t{384} << 10) / row_bytes);
+  plan.tile_m = std::min(std::max<int64_t>(1, fitting_rows / panel_rows) * panel_rows,
+                         round_up(max_rows, panel_rows));
   params.use_tiles = family.has_tiles && suits_tiles(problem);
   if (params.use_tiles) {
     // The layout is that of kernels for few rows; the others have their own.
@@ -157,8 +171,6 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
     params.layout = forward_layout(params, family, panel_rows, plan.tile_m);
   }
 
-  // Splits. Merging a row costs about as much as 16 more keys: long splits for wide items, shorter
-  // ones for decode.
   const int64_t seqlen_k = problem.max_seqlen_k;
   if (problem.fixed_split > 0) {
     // By the capacity, not by max_seqlen_k: the hint must not change a sequence's bits.
@@ -168,7 +180,7 @@ ForwardPlan plan_forward(const tegula_problem& problem, const KernelFamily& fami
     plan.max_splits = problem.num_splits;
     plan.partial_rows = plan.max_splits > 1 ? total_rows * plan.max_splits : 0;
   } else {
-    plan.least_split = round_up(max_rows > 64 ? 2048 : 512, params.tile_n);
+    plan.least_split = round_up(least_split, params.tile_n);
     plan.max_splits = std::max<int64_t>(1, ceil_div(seqlen_k, plan.least_split));
     // Splits are at least total / kTargetItems keys long, so at most three pieces for each such
     // share exist (schedule.cc).

@@ -25,7 +25,8 @@ struct KvRows {
   int64_t page_size;
 };
 
-// Room behind a list of rows, and behind the scores of a block: tiles read and compute some rows more.
+// Room behind a list of rows, and behind the scores of a block: tiles read and compute some rows
+// more.
 inline constexpr int64_t kRowPad = 8;
 
 // Where the parts of one worker's scratch lie, in bytes from its begin. Made by forward_layout().
@@ -52,12 +53,13 @@ struct ForwardLayout {
   int64_t bytes;  // whole size, a multiple of 64
 };
 
+inline constexpr int64_t kMaxTileRows = 1024;  // packed query rows of an item, at most
+
 // Matrix tiles: packed rows of a sequence from which they pay (below: the narrow kernel), up to
-// which k and v are read as they lie, and limits of an item.
+// which k and v are read as they lie, and keys packed at a time.
 inline constexpr int64_t kLeastTileRows = 8;
 inline constexpr int64_t kFewTileRows = 32;
-inline constexpr int64_t kMaxTileRows = 1024;   // packed query rows
-inline constexpr int64_t kMaxTileBlock = 4096;  // keys packed at a time
+inline constexpr int64_t kMaxTileBlock = 4096;
 
 // Parts of a worker's scratch that the kernels on matrix tiles use; bytes from its begin. Made by
 // tile_layout(). A value is q_parts (kv_parts) bf16 numbers: two for fp16, else one.
@@ -72,12 +74,11 @@ struct TileLayout {
   int64_t scores;            // two of [32][64] f32
   int64_t p;                 // two of [q_parts][32][64] bf16; few rows: twice that
   int64_t o;                 // [rows / 32][head_dim_v / 16][32][16] f32
-  int64_t row_max, row_sum;  // [rows] f32; [rows / 32][2][32][lanes] f32
+  int64_t row_max, row_sum;  // [2][rows] f32 (and shifts); [rows / 32][2][32][lanes] f32
   int64_t stage;             // [64][kv_parts][max(head_dim, head_dim_v)] bf16
   int64_t zero_row, zero_row_bytes;
   int64_t few;                         // few rows: [narrow_heads] states of few_bytes bytes, each
   int64_t few_o, few_rows, few_bytes;  // packed q, at these bytes of it O and per-row state
-  int64_t idle;                        // four tiles that nobody reads
   int64_t packed;                      // PackedBlock: what k and v hold
 };
 

@@ -95,10 +95,10 @@ void join_heads(const ForwardPlan& plan, const ForwardCall& call, std::vector<Wo
 }
 
 // Whether the items of a head should follow each other: matrix tiles pack k and v, and an item
-// finds what the one before it has packed. Only with enough items that the last ones do not leave
-// workers idle. (The order changes no bit.)
-bool items_share_keys(const ForwardPlan& plan, const Schedule& schedule) {
-  return plan.params.use_tiles &&
+// finds what the one before it has packed (few rows read them as they lie). Only with enough items
+// that the last ones do not leave workers idle. (The order changes no bit.)
+bool items_share_keys(const ForwardPlan& plan, const ForwardCall& call, const Schedule& schedule) {
+  return plan.params.use_tiles && !plan.has_few_rows(call.problem->max_seqlen_q) &&
          static_cast<int64_t>(schedule.items.size()) >= 4 * int64_t{plan.num_workers};
 }
 
@@ -152,7 +152,7 @@ void make_schedule(const ForwardPlan& plan, const ForwardCall& call, Schedule& s
     return std::tie(a.batch, a.key_begin, a.row_begin, a.kv_head) <
            std::tie(b.batch, b.key_begin, b.row_begin, b.kv_head);
   };
-  if (items_share_keys(plan, schedule)) {
+  if (items_share_keys(plan, call, schedule)) {
     // As many heads at a time as there are workers: each then packs one and uses it again.
     const auto group = [&](const WorkItem& item) {
       return (item.batch * problem.num_heads_kv + item.kv_head) / plan.num_workers;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One row on its way into a cache: rotate, divide by the scale of an 8-bit cache, round
-// (contract.md, 5). The same bits on every instruction set and device, so each product's rounding
-// is fixed and nothing is vectorised differently.
+// (contract.md, 5). Rows that keep their bits do not come here. The same bits on every instruction
+// set and device, so each product's rounding is fixed and nothing is vectorised differently.
 #pragma once
 
 #include "src/cpu/kernel_abi.hpp"
@@ -10,10 +10,6 @@
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
 inline void append(const cpu::AppendRow& row) {
-  if (row.rotary_dim == 0 && row.from_dtype == row.to_dtype) {
-    __builtin_memmove(row.to, row.from, static_cast<size_t>(row.dim * size_of(row.from_dtype)));
-    return;
-  }
   float value[512];  // head_dim and head_dim_v are at most 512
   widen_row(row.from_dtype, row.from, value, row.dim);
   const int64_t pairs = row.rotary_dim / 2;

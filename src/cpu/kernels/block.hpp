@@ -17,13 +17,14 @@ TEGULA_INLINE void widen_row(tegula_dtype type, const char* from, float* to, int
   with_type(type, [&]<tegula_dtype kType>() { widen_values<kType>(from, to, count); });
 }
 
-// count values to o's type (never 8-bit).
-TEGULA_INLINE void narrow_row(tegula_dtype type, const float* from, char* to, int64_t count) {
+// count values times factor, rounded to `type` (never 8-bit).
+TEGULA_INLINE void narrow_row(tegula_dtype type, const float* from, char* to, int64_t count,
+                              float factor = 1.0f) {
   const auto convert = [&]<tegula_dtype kType>() {
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes)
-      vnarrow<kType>(to + i * size_of(kType), vload(from + i));
-    for (; i < count; ++i) narrow<kType>(to + i * size_of(kType), from[i]);
+      vnarrow<kType>(to + i * size_of(kType), vmul(vload(from + i), vset(factor)));
+    for (; i < count; ++i) narrow<kType>(to + i * size_of(kType), from[i] * factor);
   };
   switch (type) {
     case TEGULA_F32: return convert.template operator()<TEGULA_F32>();
@@ -62,12 +63,25 @@ TEGULA_INLINE void row_pointers(const cpu::KvRows& rows, int64_t begin, int64_t 
   }
 }
 
-// Where packed row `row` of the sequence lies in q.
-TEGULA_INLINE const char* query_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                                    int64_t row) {
-  const int64_t token = row / params.qheads_per_kvhead;
-  const int64_t head = row - token * params.qheads_per_kvhead;
-  return task.q + token * task.q_token_stride + head * task.q_head_stride;
+// Walks the packed rows of a task: token and head of the group, without a division a row.
+struct PackedRow {
+  int64_t token, head, heads;
+
+  TEGULA_INLINE PackedRow(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                          int64_t first_row = 0)
+      : token((task.row_begin + first_row) / params.qheads_per_kvhead),
+        head((task.row_begin + first_row) % params.qheads_per_kvhead),
+        heads(params.qheads_per_kvhead) {}
+  TEGULA_INLINE void next() {
+    if (++head == heads) {
+      head = 0;
+      ++token;
+    }
+  }
+};
+
+TEGULA_INLINE const char* query_row(const cpu::ForwardTask& task, const PackedRow& row) {
+  return task.q + row.token * task.q_token_stride + row.head * task.q_head_stride;
 }
 
 // Lists of tile_n + kRowPad row addresses in the worker's scratch.

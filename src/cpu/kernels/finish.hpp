@@ -17,8 +17,8 @@ struct RowEnd {
 
 // A row whose weights exp(s - max) sum to `sum`, max in natural-log units; a sink adds exp(sink -
 // max) to the sum. The row is empty if sum is 0: the largest weight is about 1, and a NaN counts as
-// a weight even where the maximum has passed over it. Double precision: one call a row, and lse
-// must be good to 2^-20.
+// a weight even where the maximum has passed over it. Double precision: exp(sink - lse) must be
+// good to 2^-20 however far apart they are.
 // Without want_lse and a sink, which needs it, lse is not computed.
 TEGULA_INLINE RowEnd end_row(double max, double sum, const float* sink, bool want_lse) {
   const bool empty = sum == 0.0;
@@ -36,7 +36,18 @@ TEGULA_INLINE RowEnd end_row(double max, double sum, const float* sink, bool wan
   return {static_cast<float>(share / sum), static_cast<float>(total)};
 }
 
-// Multiplies in place, then writes. value: o_stride floats.
+// kLanes rows without a sink.
+struct RowEnds {
+  vf factor, lse;
+};
+TEGULA_INLINE RowEnds end_rows(vf max, vf sum) {
+  const vm empty = vequal(sum, vzero());
+  const vf lse = vselect(vequal(sum, sum), vadd(max, vlog(sum)), sum);  // NaN passes
+  return {vselect(empty, vzero(), vdiv(vset(1.0f), sum)),
+          vselect(empty, vset(-__builtin_inff()), lse)};
+}
+
+// Multiplies in place.
 TEGULA_INLINE void scale_row(float* value, float factor, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) vstore(value + i, vmul(vload(value + i), vset(factor)));
@@ -56,21 +67,44 @@ TEGULA_INLINE RowEnd end_task_row(const cpu::ForwardTask& task, int64_t head, fl
   return end;
 }
 
-TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                              int64_t row, int64_t token, int64_t head, float row_max,
-                              float row_sum, float* acc_o) {
-  const RowEnd end = end_task_row(task, head, row_max, row_sum);
-  scale_row(acc_o, end.factor, params.head_dim_v);
+// How kLanes packed rows from `row` on end.
+TEGULA_INLINE void end_task_rows(const cpu::ForwardTask& task, PackedRow row, const float* row_max,
+                                 const float* row_sum, RowEnd (&ends)[kLanes]) {
+  if (task.sink != nullptr) {
+    for (int i = 0; i < kLanes; ++i, row.next())
+      ends[i] = end_task_row(task, row.head, row_max[i], row_sum[i]);
+    return;
+  }
+  const vf max = vmul(vload(row_max), vset(task.cooked ? 1.0f : task.scale));
+  const RowEnds together = end_rows(max, vload(row_sum));
+  float factor[kLanes], lse[kLanes];
+  vstore(factor, vmul(together.factor, vset(task.v_scale)));
+  vstore(lse, together.lse);
+  for (int i = 0; i < kLanes; ++i) ends[i] = {factor[i], lse[i]};
+}
+
+// Writes `row`, row r of the task.
+TEGULA_INLINE void write_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                             int64_t r, const PackedRow& row, const RowEnd& end,
+                             const float* acc_o) {
   if (task.o_partial != nullptr) {
-    __builtin_memcpy(task.o_partial + row * params.head_dim_v, acc_o,
-                     static_cast<size_t>(4 * params.head_dim_v));
-    task.lse_partial[row] = end.lse;
+    narrow_row(TEGULA_F32, acc_o,
+               reinterpret_cast<char*>(task.o_partial + r * params.head_dim_v),
+               params.head_dim_v, end.factor);
+    task.lse_partial[r] = end.lse;
     return;
   }
   narrow_row(params.o_dtype, acc_o,
-             task.o + token * task.o_token_stride + head * task.o_head_stride, params.head_dim_v);
+             task.o + row.token * task.o_token_stride + row.head * task.o_head_stride,
+             params.head_dim_v, end.factor);
   if (task.lse != nullptr)
-    task.lse[token * task.lse_token_stride + head * task.lse_head_stride] = end.lse;
+    task.lse[row.token * task.lse_token_stride + row.head * task.lse_head_stride] = end.lse;
+}
+
+TEGULA_INLINE void finish_row(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
+                              int64_t r, const PackedRow& row, float row_max, float row_sum,
+                              const float* acc_o) {
+  write_row(params, task, r, row, end_task_row(task, row.head, row_max, row_sum), acc_o);
 }
 
 // o = sum_s exp(lse_s - lse) o_s in the order of s. A partial whose lse is -inf or +inf is empty

@@ -65,19 +65,18 @@ TEGULA_INLINE Item make_item(const cpu::ForwardParams& params, const cpu::Forwar
 TEGULA_INLINE void reset_item(const Item& item, int64_t padded) {
   const cpu::ForwardLayout& layout = item.params.layout;
   const cpu::ForwardTask& task = item.task;
-  const int64_t heads = item.params.qheads_per_kvhead;
-  int64_t token = 0, head = task.row_begin % heads;
+  for (int64_t r = 0; r < padded; r += kLanes) {
+    vstore(item.row_max + r, vset(-__builtin_inff()));
+    vstore(item.row_sum + r, vzero());
+  }
+  PackedRow row(item.params, task);
+  const int64_t first_token = row.token;
   for (int64_t r = 0; r < padded; ++r) {
-    item.row_max[r] = -__builtin_inff();
-    item.row_sum[r] = 0.0f;
-    item.token[r] = static_cast<int32_t>(token);
+    item.token[r] = static_cast<int32_t>(row.token - first_token);
     item.slope[r] =
-        task.alibi_slopes != nullptr ? task.alibi_slopes[head * task.alibi_stride] : 0.0f;
+        task.alibi_slopes != nullptr ? task.alibi_slopes[row.head * task.alibi_stride] : 0.0f;
     // Padding rows repeat the last row's mask, so that they never make a block partial.
-    if (r + 1 < item.rows && ++head == heads) {
-      ++token;
-      head = 0;
-    }
+    if (r + 1 < item.rows) row.next();
   }
   __builtin_memset(
       item.scratch + layout.zero_row, 0,
@@ -164,9 +163,9 @@ __attribute__((noinline)) inline void load_bias(const Item& item, int64_t panel,
   }
 }
 
-// With a bias: the list of v rows for some rows of a panel, whose weights are p, in which a key that
-// is hidden from all of them is a row of zeros (its v may hold anything, and 0 * NaN is NaN). All are
-// to be read `offset` bytes on.
+// With a bias: the list of v rows for some rows of a panel, whose weights are p, in which a key
+// that is hidden from all of them is a row of zeros (its v may hold anything, and 0 * NaN is NaN).
+// All are to be read `offset` bytes on.
 TEGULA_INLINE const char** visible_rows(const Item& item, const float* p, const Window& window,
                                         int64_t rows, const Block& block, int64_t offset = 0) {
   const char** const visible = row_list(item.params, item.scratch, RowList::kVisible);
@@ -299,11 +298,14 @@ TEGULA_INLINE void for_each_block(const Window& keys, int64_t grid, int64_t tile
 
 // Divides by the sums and writes what the item's rows end with.
 TEGULA_INLINE void finish_item(const Item& item) {
-  for (int64_t r = 0; r < item.rows; ++r) {
-    const int64_t token = item.first_token() + item.token[r];
-    finish_row(item.params, item.task, r, token,
-               item.task.row_begin + r - token * item.params.qheads_per_kvhead, item.row_max[r],
-               item.row_sum[r], item.acc_o + r * item.params.layout.o_stride);
+  PackedRow row(item.params, item.task);
+  for (int64_t first = 0; first < item.rows; first += kLanes) {
+    RowEnd ends[kLanes];
+    end_task_rows(item.task, row, item.row_max + first, item.row_sum + first, ends);
+    for (int64_t r = first; r < first + kLanes && r < item.rows; ++r, row.next()) {
+      write_row(item.params, item.task, r, row, ends[r - first],
+                item.acc_o + r * item.params.layout.o_stride);
+    }
   }
 }
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 2^x and tanh for vectors, on vec/'s vfraction and vscale_exponent.
+// 2^x, ln and tanh for vectors, on what vec/ does with exponents.
 #pragma once
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
@@ -17,20 +17,50 @@ struct Polynomial {
   }
 };
 
+template <int kDegree>
+TEGULA_INLINE constexpr Polynomial<kDegree> power_polynomial() {
+  static_assert(kDegree == 3 || kDegree == 5);
+  if constexpr (kDegree == 5) {
+    return {
+        {0.999999925f, 0.693153073f, 0.240153617f, 0.0558263184f, 0.00898933973f, 0.00187757681f}};
+  } else {
+    return {{0.999925218f, 0.695833542f, 0.22606715f, 0.0780245261f}};
+  }
+}
+
 // 2^x; 2^-inf = 0, and NaN passes. x > 0 needs a vscale_exponent that overflows to infinity.
 // Relative error 7.5e-8 at degree 5, 7.5e-5 at degree 3.
 template <int kDegree>
 TEGULA_INLINE vf vexp2(vf x) {
-  static_assert(kDegree == 3 || kDegree == 5);
-  const vf f = vfraction(x);  // 2^f on [0, 1)
-  if constexpr (kDegree == 5) {
-    constexpr Polynomial<5> kPower{
-        {0.999999925f, 0.693153073f, 0.240153617f, 0.0558263184f, 0.00898933973f, 0.00187757681f}};
-    return vscale_exponent(kPower(f), x);
-  } else {
-    constexpr Polynomial<3> kPower{{0.999925218f, 0.695833542f, 0.22606715f, 0.0780245261f}};
-    return vscale_exponent(kPower(f), x);
+  constexpr Polynomial<kDegree> kPower = power_polynomial<kDegree>();  // 2^f on [0, 1)
+  return vscale_exponent(kPower(vfraction(x)), x);
+}
+
+// 2^x of several vectors, step by step.
+template <int kDegree, int kCount>
+TEGULA_INLINE void vexp2_all(vf (&x)[kCount]) {
+  constexpr Polynomial<kDegree> kPower = power_polynomial<kDegree>();
+  vf f[kCount], value[kCount];
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) f[i] = vfraction(x[i]);
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) value[i] = vset(kPower.at[kDegree]);
+#pragma GCC unroll 8
+  for (int j = kDegree - 1; j >= 0; --j) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; ++i) value[i] = vfma(value[i], f[i], vset(kPower.at[j]));
   }
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) x[i] = vscale_exponent(value[i], x[i]);
+}
+
+// ln(x) for a normal x > 0, absolute error 4e-8 and the rounding of the result; else undefined.
+TEGULA_INLINE vf vlog(vf x) {
+  constexpr Polynomial<8> kSeries{{1.0f, -0.500001311f, 0.333335847f, -0.249900132f, 0.199739501f,
+                                   -0.168687567f, 0.150496811f, -0.119150348f, 0.0516009256f}};
+  vf exponent;
+  const vf t = vsub(vsplit_exponent(x, exponent), vset(1.0f));  // ln(1 + t) = t P(t)
+  return vfma(exponent, vset(0.693147182f), vmul(t, kSeries(t)));
 }
 
 // tanh(x) = x + x z P(z) with z = x^2 for |x| < kTanhSmall, where 1 - 2 / (e^2x + 1) would cancel;

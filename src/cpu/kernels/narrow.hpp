@@ -46,8 +46,9 @@ TEGULA_INLINE void pack_narrow(const Item& item, int64_t q_bytes) {
   const cpu::ForwardTask& task = item.task;
   constexpr int kValues = Operand::kValues;
   __builtin_memset(item.q, 0, static_cast<size_t>(kNarrowRows * q_bytes));
-  for (int64_t r = 0; r < item.rows; ++r) {
-    const char* const from = query_row(params, task, task.row_begin + r);
+  PackedRow row(params, task);
+  for (int64_t r = 0; r < item.rows; ++r, row.next()) {
+    const char* const from = query_row(task, row);
     char* const to = item.q + r * q_bytes;
     if constexpr (kLanesAreRows<kRows, Operand>) {
       float widened[512];  // head_dim is at most 512

@@ -63,11 +63,14 @@ TEGULA_INLINE void narrow_products(const char* const* k_rows, int64_t offset, co
 }
 
 // Scores of kLanes / kRows keys x kRows rows: as many sums as lanes, added up across lanes
-// together. Few keys at a time, so that a row of k is read at once.
+// together. Few keys at a time, so that a row of k is read at once; fewer where the tables of 8-bit
+// values would have to make room for q and the sums.
 template <int kRows, class Operand>
 TEGULA_INLINE vf narrow_tile(const char* const* k_rows, int64_t offset, const char* q,
                              int64_t q_bytes, int64_t head_dim, Ahead& ahead) {
-  constexpr int kKeys = kLanes / kRows, kGroup = kKeys < 4 ? kKeys : 4;
+  constexpr int kKeys = kLanes / kRows;
+  constexpr int kMost = Operand::kDotPairs && !Operand::kAsItLies && kRows >= 4 ? 2 : 4;
+  constexpr int kGroup = kKeys < kMost ? kKeys : kMost;
   vf acc[kLanes];
 #pragma GCC unroll 16
   for (int n = 0; n < kKeys; n += kGroup) {

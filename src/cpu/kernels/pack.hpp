@@ -29,26 +29,25 @@ TEGULA_INLINE void transpose_rows(const char* const (&rows)[kLanes], int64_t cou
   }
 }
 
-// Packs rows [row_begin, row_end) of the task into q_t, panel by panel: q_t[panel][step][row].
-// Lanes past the last row repeat it.
+// Packs rows [first, end) of the task, a panel, into q_t[step][row]. Lanes past the last row repeat
+// it.
 TEGULA_INLINE void pack_queries(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                                float* q_t) {
-  const cpu::ForwardLayout& layout = params.layout;
-  const int64_t stride = layout.panel_rows;
+                                int64_t first, int64_t end, float* q_t) {
+  const int64_t stride = params.layout.panel_rows;
   const auto pack = [&]<tegula_dtype kType>(int64_t count) {
-    for (int64_t first = 0; first < task.row_end - task.row_begin; first += kLanes) {
+    PackedRow row(params, task, first);
+    for (int64_t r = first; r < end; r += kLanes, q_t += kLanes) {
       const char* rows[kLanes];
       for (int lane = 0; lane < kLanes; ++lane) {
-        const int64_t row = task.row_begin + first + lane;
-        rows[lane] = query_row(params, task, row < task.row_end ? row : task.row_end - 1);
+        rows[lane] = query_row(task, row);
+        if (r + lane + 1 < end) row.next();
       }
-      float* const to = q_t + first / stride * stride * layout.q_steps + first % stride;
-      transpose_rows<kType>(rows, count, stride, to);
+      transpose_rows<kType>(rows, count, stride, q_t);
       if (params.pairs && params.head_dim % 2 != 0) {  // the last value and a zero
         for (int lane = 0; lane < kLanes; ++lane) {
           uint16_t last;
           __builtin_memcpy(&last, rows[lane] + 4 * count, sizeof last);
-          to[count * stride + lane] = float_of(last);
+          q_t[count * stride + lane] = float_of(last);
         }
       }
     }
@@ -78,43 +77,39 @@ TEGULA_INLINE Block find_rows(const cpu::ForwardParams& params, const cpu::Forwa
   return block;
 }
 
-// Whether the rows of a block lie one after another. Strided rows (heads that share a token's row)
-// are copied: their strides are often powers of two, so that a block falls on a few sets of the L1
-// and each panel would fetch it again (1.1 to 1.5 times slower at 8 heads of 128).
-TEGULA_INLINE bool lies_dense(const cpu::KvRows& rows, int64_t bytes) {
-  return rows.token_stride == bytes;
-}
-
-// Brings the block's rows of k into the form that score tiles read, [n][q_steps] 32-bit units.
-TEGULA_INLINE void load_keys(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                             const Block& block, char* scratch) {
+// Brings the block's rows of k into the form that score tiles read, [n][q_steps] 32-bit units. Rows
+// that have it are read where they lie: a tile needs a row once.
+TEGULA_INLINE void load_keys(const cpu::ForwardParams& params, const Block& block, char* scratch) {
   const int64_t q_steps = params.layout.q_steps;
   const bool as_is = params.pairs ? params.kv_dtype == TEGULA_BF16 && params.head_dim % 2 == 0
                                   : params.kv_dtype == TEGULA_F32;
-  if (as_is && lies_dense(task.k, 4 * q_steps)) return;
+  if (as_is) return;
   float* const to = reinterpret_cast<float*>(scratch + params.layout.k_block);
-  if (params.pairs && !as_is) {
+  if (params.pairs) {
     for (int64_t n = block.begin; n < block.end; ++n) {
       bf16_row(params.kv_dtype, block.k_rows[n], reinterpret_cast<char*>(to + n * q_steps),
                params.head_dim, reinterpret_cast<float*>(scratch + params.layout.widen));
     }
   } else {
-    with_type(as_is ? TEGULA_F32 : params.kv_dtype, [&]<tegula_dtype kType>() {
+    with_type(params.kv_dtype, [&]<tegula_dtype kType>() {
       for (int64_t n = block.begin; n < block.end; ++n)
         widen_values<kType>(block.k_rows[n], to + n * q_steps, q_steps);
     });
   }
   for (int64_t n = block.begin; n < block.end + cpu::kRowPad; ++n) {
-    block.k_rows[n] = reinterpret_cast<const char*>(to + (n < block.end ? n : block.end - 1) * q_steps);
+    block.k_rows[n] =
+        reinterpret_cast<const char*>(to + (n < block.end ? n : block.end - 1) * q_steps);
   }
 }
 
-// Likewise v: rows of o_stride floats, or of pairs of neighbouring keys.
+// Likewise v: rows of o_stride floats, or of pairs of neighbouring keys. A row is read again for
+// every few query rows, so rows are copied unless they lie one after another: at the usual strides,
+// powers of two, a block falls on a few sets of the L1 (1.1 to 1.5 times slower, 8 heads of 128).
 TEGULA_INLINE void load_values(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
                                const Block& block, char* scratch) {
   const int64_t stride = params.layout.o_stride;
   if (!params.pairs && params.kv_dtype == TEGULA_F32 && stride == params.head_dim_v &&
-      lies_dense(task.v, 4 * stride)) {
+      task.v.token_stride == 4 * stride) {
     return;
   }
   float* const to = reinterpret_cast<float*>(scratch + params.layout.v_block);
@@ -137,34 +132,50 @@ TEGULA_INLINE void load_values(const cpu::ForwardParams& params, const cpu::Forw
   });
 }
 
-// Prefetches the rows of the next block to the L2, a few beside each score tile of this one: the
-// hardware does not follow short rows at a large stride (1.15 times slower without, head_dim 64 of
-// 8 heads).
-struct BlockAhead {
-  const char* const* k_rows;
-  const char* const* v_rows;
-  int64_t k_bytes, v_bytes;
-  int64_t left, step;
+// Prefetches rows to the L2, a few beside each score tile: those of the next block of keys, and of
+// q before they are packed. The hardware does not follow short rows at a large stride (without it 5
+// to 8 % slower, head_dim 64 of 8 heads).
+class BlockAhead {
+ public:
+  // tiles: that it is called beside.
+  BlockAhead(const cpu::ForwardParams& params, const cpu::ForwardTask& task, const Block& next,
+             int64_t tiles)
+      : k_rows_(next.k_rows + next.begin),
+        v_rows_(next.v_rows + next.begin),
+        k_bytes_(params.head_dim * size_of(params.kv_dtype)),
+        v_bytes_(params.head_dim_v * size_of(params.kv_dtype)),
+        keys_(next.end > next.begin ? next.end - next.begin : 0),
+        step_((keys_ + tiles - 1) / tiles),
+        task_(task),
+        query_(params, task),
+        q_bytes_(params.head_dim * size_of(params.q_dtype)) {}
 
-  BlockAhead(const cpu::ForwardParams& params, const Block& next, int64_t tiles)
-      : k_rows(next.k_rows + next.begin),
-        v_rows(next.v_rows + next.begin),
-        k_bytes(params.head_dim * size_of(params.kv_dtype)),
-        v_bytes(params.head_dim_v * size_of(params.kv_dtype)),
-        left(next.end > next.begin ? next.end - next.begin : 0),
-        step((left + tiles - 1) / tiles) {}
+  // Rows [first, end) of q, too.
+  void add_queries(const cpu::ForwardParams& params, int64_t first, int64_t end) {
+    query_ = PackedRow(params, task_, first);
+    queries_ = end - first;
+  }
 
   TEGULA_INLINE void operator()() {
-    for (int64_t i = 0; i < step && left > 0; ++i, --left) {
-      fetch(*k_rows++, k_bytes);
-      fetch(*v_rows++, v_bytes);
+    for (int64_t i = 0; i < step_ && keys_ > 0; ++i, --keys_) {
+      fetch(*k_rows_++, k_bytes_);
+      fetch(*v_rows_++, v_bytes_);
     }
+    for (int64_t i = 0; i < 2 && queries_ > 0; ++i, --queries_, query_.next())
+      fetch(query_row(task_, query_), q_bytes_);
   }
 
  private:
   static TEGULA_INLINE void fetch(const char* row, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
   }
+
+  const char* const* k_rows_;
+  const char* const* v_rows_;
+  int64_t k_bytes_, v_bytes_, keys_, step_;
+  const cpu::ForwardTask& task_;
+  PackedRow query_;
+  int64_t q_bytes_, queries_ = 0;
 };
 
 }  // namespace tegula::TEGULA_ISA_NAMESPACE

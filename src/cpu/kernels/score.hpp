@@ -33,7 +33,7 @@ TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64
                               int64_t stride, [[maybe_unused]] int64_t n,
                               [[maybe_unused]] const int32_t* mask_begin,
                               [[maybe_unused]] const int32_t* mask_end, float* scores,
-                              float* column_max) {
+                              vf* column_max) {
   vf acc[kRows][kVectors];
   const char* k[kRows];
 #pragma GCC unroll 16
@@ -58,18 +58,17 @@ TEGULA_INLINE void score_tile(const char* const* k_rows, const float* q_t, int64
 #pragma GCC unroll 16
   for (int j = 0; j < kVectors; ++j) {
     const int64_t lane = j * kLanes;
-    vf maximum = vload(column_max + lane);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       if constexpr (kMasked) {
-        const vm inside = vinside(vset_int(static_cast<int32_t>(n + r)), vload_int(mask_begin + lane),
-                                  vload_int(mask_end + lane));
+        const vm inside =
+            vinside(vset_int(static_cast<int32_t>(n + r)), vload_int(mask_begin + lane),
+                    vload_int(mask_end + lane));
         acc[r][j] = vselect(inside, acc[r][j], vset(-__builtin_inff()));
       }
       vstore(scores + r * stride + lane, acc[r][j]);
-      maximum = vmax(maximum, acc[r][j]);
+      column_max[j] = vmax(column_max[j], acc[r][j]);
     }
-    vstore(column_max + lane, maximum);
   }
 }
 
@@ -97,32 +96,48 @@ TEGULA_INLINE void score_vectors(int64_t vectors, bool masked, const char* const
                                                         column_max);
     }
   }
+  vf maximum[kVectors];
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) maximum[j] = vload(column_max + j * kLanes);
   if (masked) {
     score_tile<kRows, kVectors, kPairs, true>(k_rows, q_t, q_steps, stride, n, mask_begin, mask_end,
-                                              scores, column_max);
+                                              scores, maximum);
   } else {
     score_tile<kRows, kVectors, kPairs, false>(k_rows, q_t, q_steps, stride, n, nullptr, nullptr,
-                                               scores, column_max);
+                                               scores, maximum);
   }
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) vstore(column_max + j * kLanes, maximum[j]);
 }
 
-// The scores of a panel against a block, each vector's over its span (in whole tiles), and their
-// maxima over the keys. masked: keys outside a row's mask_begin and mask_end (relative to the block)
-// become -inf. ahead() is called beside each tile.
+// Keys [begin, end), whole tiles, for every vector of the panel and without a mask: nearly all of
+// the work, so the loop does nothing else. With score_edge's tests beside each tile it reached 90
+// instead of 98 % of the peak (bf16, head_dim 64; Zen 4).
 template <int kVectors, bool kPairs, class Ahead>
-__attribute__((noinline)) void score_panel(const char* const* k_rows, const float* q_t,
-                                           int64_t q_steps, int64_t stride, const Span* spans,
-                                           bool masked, const int32_t* mask_begin,
-                                           const int32_t* mask_end, float* scores,
-                                           float* column_max, Ahead& ahead) {
+TEGULA_INLINE void score_full(const char* const* k_rows, const float* q_t, int64_t q_steps,
+                              int64_t stride, int64_t begin, int64_t end, float* scores,
+                              float* column_max, Ahead& ahead) {
   constexpr int kRows = kScoreKeys<kVectors>;
-  int64_t begin = INT64_MAX, end = 0;
-  for (int j = 0; j < kVectors; ++j) {
-    vstore(column_max + j * kLanes, vset(-__builtin_inff()));
-    if (spans[j].begin >= spans[j].end) continue;
-    begin = spans[j].begin < begin ? spans[j].begin : begin;
-    end = spans[j].end > end ? spans[j].end : end;
+  vf maximum[kVectors];
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) maximum[j] = vload(column_max + j * kLanes);
+  for (int64_t n = begin; n < end; n += kRows) {
+    ahead();
+    score_tile<kRows, kVectors, kPairs, false>(k_rows + n, q_t, q_steps, stride, n, nullptr,
+                                               nullptr, scores + n * stride, maximum);
   }
+#pragma GCC unroll 16
+  for (int j = 0; j < kVectors; ++j) vstore(column_max + j * kLanes, maximum[j]);
+}
+
+// Tiles that some vectors do not see, or not all of.
+template <int kVectors, bool kPairs, class Ahead>
+__attribute__((noinline)) void score_edge(const char* const* k_rows, const float* q_t,
+                                          int64_t q_steps, int64_t stride, int64_t begin,
+                                          int64_t end, const Span* spans, bool masked,
+                                          const int32_t* mask_begin, const int32_t* mask_end,
+                                          float* scores, float* column_max, Ahead& ahead) {
+  constexpr int kRows = kScoreKeys<kVectors>;
   for (int64_t n = begin; n < end; n += kRows) {
     ahead();
     // Both ends of the spans rise with the vector.
@@ -134,11 +149,44 @@ __attribute__((noinline)) void score_panel(const char* const* k_rows, const floa
     for (int j = first; j < last; ++j)
       partial |= n < spans[j].full_begin || n + kRows > spans[j].full_end;
     const int64_t lane = first * kLanes;
-    score_vectors<kRows, kVectors, kPairs>(last - first, masked && partial,
-                                           k_rows + n, q_t + lane, q_steps, stride, n,
-                                           mask_begin + lane, mask_end + lane,
+    score_vectors<kRows, kVectors, kPairs>(last - first, masked && partial, k_rows + n, q_t + lane,
+                                           q_steps, stride, n, mask_begin + lane, mask_end + lane,
                                            scores + n * stride + lane, column_max + lane);
   }
+}
+
+// The scores of a panel against a block, each vector's over its span (in whole tiles), and their
+// maxima over the keys. masked: keys outside a row's mask_begin and mask_end (relative to the
+// block) become -inf. ahead() is called beside each tile.
+template <int kVectors, bool kPairs, class Ahead>
+__attribute__((noinline)) void score_panel(const char* const* k_rows, const float* q_t,
+                                           int64_t q_steps, int64_t stride, const Span* spans,
+                                           bool masked, const int32_t* mask_begin,
+                                           const int32_t* mask_end, float* scores,
+                                           float* column_max, Ahead& ahead) {
+  constexpr int kRows = kScoreKeys<kVectors>;
+  int64_t begin = INT64_MAX, end = 0, full_begin = 0, full_end = INT64_MAX;
+  for (int j = 0; j < kVectors; ++j) {
+    vstore(column_max + j * kLanes, vset(-__builtin_inff()));
+    full_begin = spans[j].full_begin > full_begin ? spans[j].full_begin : full_begin;
+    full_end = spans[j].full_end < full_end ? spans[j].full_end : full_end;
+    if (spans[j].begin >= spans[j].end) continue;
+    begin = spans[j].begin < begin ? spans[j].begin : begin;
+    end = spans[j].end > end ? spans[j].end : end;
+  }
+  if (begin >= end) return;
+  // Tiles from `begin` on; those in [full_begin, full_end) are full.
+  full_begin = begin + (full_begin - begin + kRows - 1) / kRows * kRows;
+  full_end = full_end > full_begin ? full_end - (full_end - full_begin) % kRows : full_begin;
+  const auto edge = [&](int64_t from, int64_t to) {
+    score_edge<kVectors, kPairs>(k_rows, q_t, q_steps, stride, from, to, spans, masked, mask_begin,
+                                 mask_end, scores, column_max, ahead);
+  };
+  if (full_begin >= end) return edge(begin, end);
+  if (begin < full_begin) edge(begin, full_begin);
+  score_full<kVectors, kPairs>(k_rows, q_t, q_steps, stride, full_begin, full_end, scores,
+                               column_max, ahead);
+  if (full_end < end) edge(full_end, end);
 }
 
 // Scores that are more than K . Q, or partly masked: brings them to natural-log units (cooked:

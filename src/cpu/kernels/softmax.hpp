@@ -30,13 +30,13 @@ TEGULA_INLINE vf shift_rows(vf scale, vf column_max, float* row_max, float* alph
 // into P, and gives the factor alpha of what was accumulated before. exponent_scale: the scores'
 // unit in powers of two. The difference to the maximum is taken before the scale: fma(s, scale, -m)
 // would lose everything above |m| ~ 2^16 (contract.md, 4). kPairs: begin is even, P goes to p_pairs
-// as (n, n + 1) pairs of bf16; an odd last row is -inf in scores. finish(s): the last step from what
-// lies in scores and column_max to a score, which must not turn their order around.
+// as (n, n + 1) pairs of bf16; an odd last row is -inf in scores. finish(s): the last step from
+// what lies in scores and column_max to a score, which must not turn their order around.
 template <int kVectors, bool kPairs, class Finish>
-TEGULA_INLINE void softmax_scores(const Finish& finish, float exponent_scale, int64_t stride, int64_t begin,
-                                             int64_t end, const float* column_max, float* scores,
-                                             [[maybe_unused]] float* p_pairs, float* row_max,
-                                             float* row_sum, float* alpha) {
+TEGULA_INLINE void softmax_scores(const Finish& finish, float exponent_scale, int64_t stride,
+                                  int64_t begin, int64_t end, const float* column_max,
+                                  float* scores, [[maybe_unused]] float* p_pairs, float* row_max,
+                                  float* row_sum, float* alpha) {
   const vf scale = vset(exponent_scale);
   vf shift[kVectors], sum[kVectors];
 #pragma GCC unroll 16

@@ -84,7 +84,7 @@ class TileDecode {
           row[32 * column + 2 * i + 1] = odd[i];
         }
       }
-      finish_row(params_, item_.task, r, packed.token, packed.head, item_.row_max[r],
+      finish_row(params_, item_.task, r, packed, item_.row_max[r],
                  item_.row_sum[r], row);
     }
   }

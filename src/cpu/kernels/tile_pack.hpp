@@ -14,6 +14,13 @@ inline constexpr int64_t kTileKeys = 64;  // of a unit
 inline constexpr int64_t kTileRows = 32;  // packed query rows of a unit
 inline constexpr int64_t kTileBytes = 1024;
 
+// An 8-bit row as bf16, exact; count is a multiple of two vectors.
+template <tegula_dtype kType>
+TEGULA_INLINE void widen_to_bf16(const char* from, int64_t count, char* to) {
+  for (int64_t i = 0; i < count; i += 2 * kLanes)
+    narrow_two(to + 2 * i, vwiden<kType>(from + i), vwiden<kType>(from + i + kLanes));
+}
+
 // count values of a row as parts, each padded with zeros to `padded` values (even). Parts lie
 // part_bytes apart. widened: room for the row in fp32.
 TEGULA_INLINE void split_row(tegula_dtype type, const char* from, int64_t count, int64_t padded,
@@ -21,6 +28,10 @@ TEGULA_INLINE void split_row(tegula_dtype type, const char* from, int64_t count,
   if (parts == 1 && type == TEGULA_BF16 && count == padded) {  // without calls: 32 values at least
     for (int64_t i = 0; i < count; i += 32) __builtin_memcpy(to + 2 * i, from + 2 * i, 64);
     return;
+  }
+  if (size_of(type) == 1 && count == padded && count % (2 * kLanes) == 0) {
+    return type == TEGULA_E4M3 ? widen_to_bf16<TEGULA_E4M3>(from, count, to)
+                               : widen_to_bf16<TEGULA_E5M2>(from, count, to);
   }
   if (parts == 1) {
     bf16_row(type, from, to, count, widened);
@@ -35,23 +46,6 @@ TEGULA_INLINE void split_row(tegula_dtype type, const char* from, int64_t count,
                      static_cast<size_t>(2 * (padded - count)));
   }
 }
-
-// Walks the packed rows of a task: token and head of the group, without a division a row.
-struct PackedRow {
-  int64_t token, head, heads;
-
-  TEGULA_INLINE PackedRow(const cpu::ForwardParams& params, const cpu::ForwardTask& task,
-                          int64_t first_row = 0)
-      : token((task.row_begin + first_row) / params.qheads_per_kvhead),
-        head((task.row_begin + first_row) % params.qheads_per_kvhead),
-        heads(params.qheads_per_kvhead) {}
-  TEGULA_INLINE void next() {
-    if (++head == heads) {
-      head = 0;
-      ++token;
-    }
-  }
-};
 
 // Packed query rows as A operands: [group of 32 rows][part][row][head_dim].
 TEGULA_INLINE void pack_query_tiles(const cpu::ForwardParams& params, const cpu::ForwardTask& task,

@@ -7,8 +7,8 @@
 
 namespace tegula::TEGULA_ISA_NAMESPACE {
 
-// How a phase treats the rows of its unit.
-enum class Rows { kNone, kPlain, kGeneral };
+// How a phase treats the rows of its unit: kAny if some have a far shift (tile_softmax.hpp).
+enum class Rows { kNone, kUsual, kAny };
 
 // Trip counts of a phase; compile-time ones (kSteps > 0) for the common head dimensions: 1.2 to 1.3
 // times faster, since a phase of 64 x 64 has only 32 dot products.
@@ -30,56 +30,66 @@ struct PhaseOperands {
   bool o_begins;  // o holds no sum yet
 };
 
-// The result of the last product, still in tiles 0 to 3: rows 0-15 and 16-31, two column tiles. A
-// tile is stored just before it is used again, inside the next product (right after its last dot
-// product the store would wait for it: 1.4x of the peak's time instead of 1.1x).
+// The result of the last product, still in accumulators: number i holds rows 16 (i % 2) to
+// 16 (i % 2) + 15 of column tile i / 2. A tile is stored just before it is used again, inside the
+// next product (right after its last dot product the store would wait for it: 1.4x of the peak's
+// time instead of 1.1x).
 struct PendingTiles {
-  char* at;
+  char* at;  // nullptr: none
   int64_t stride, half, column;
 
   template <int kAcc>
-  TEGULA_INLINE void store() const {
-    tile_store<kAcc>(at + kAcc / 2 * half + kAcc % 2 * column, stride);
+  TEGULA_INLINE char* place() const {
+    return at + kAcc % 2 * half + kAcc / 2 * column;
   }
-  TEGULA_INLINE void store_all() const {
+  template <int kAcc>
+  TEGULA_INLINE void store() const {
+    if (at != nullptr) tile_store<kAcc>(place<kAcc>(), stride);
+  }
+  TEGULA_INLINE void store_all() {
     store<0>();
     store<1>();
     store<2>();
     store<3>();
+    at = nullptr;
+  }
+  // Accumulator kAcc becomes that of `next`, from what it holds already (accumulate) or from zero.
+  template <int kAcc>
+  TEGULA_INLINE void replace(const PendingTiles& next, bool accumulate) const {
+    store<kAcc>();
+    if (accumulate) {
+      tile_load<kAcc>(next.place<kAcc>(), next.stride);
+    } else {
+      tile_zero<kAcc>();
+    }
   }
 };
 
-// One step of a product: 32 rows of A times two column tiles of B. first: the accumulators begin,
-// from `next` if it holds a sum already (accumulate), else from zero. tick: see Ticker.
+// One step of a product: 32 rows of A times two column tiles of B. first: the accumulators begin.
+// tick: see Ticker.
 template <class Tick>
 TEGULA_INLINE void multiply_step(const char* a, int64_t a_stride, const char* b, int64_t b_column,
                                  bool first, bool accumulate, const PendingTiles& pending,
                                  const PendingTiles& next, Tick&& tick) {
   const auto begin = [&]<int kAcc>() __attribute__((always_inline)) {
-    if (!first) return;
-    pending.store<kAcc>();
-    if (accumulate) {
-      tile_load<kAcc>(next.at + kAcc / 2 * next.half + kAcc % 2 * next.column, next.stride);
-    } else {
-      tile_zero<kAcc>();
-    }
+    if (first) pending.replace<kAcc>(next, accumulate);
   };
   tile_load<4>(a, a_stride);
   tile_stream<6>(b, 64);
   begin.template operator()<0>();
   tile_dot<0, 4, 6>();
-  tick.template after<0>();
-  tile_stream<7>(b + b_column, 64);
-  begin.template operator()<1>();
-  tile_dot<1, 4, 7>();
-  tick.template after<1>();
+  tick.after();
   tile_load<5>(a + 16 * a_stride, a_stride);
+  begin.template operator()<1>();
+  tile_dot<1, 5, 6>();
+  tick.after();
+  tile_stream<7>(b + b_column, 64);
   begin.template operator()<2>();
-  tile_dot<2, 5, 6>();
-  tick.template after<2>();
+  tile_dot<2, 4, 7>();
+  tick.after();
   begin.template operator()<3>();
   tile_dot<3, 5, 7>();
-  tick.template after<3>();
+  tick.after();
 }
 
 // A sum over the steps of each pair of parts. The last of max_pairs = 4 is low x low.
@@ -111,46 +121,33 @@ TEGULA_INLINE void multiply_tiles(bool accumulate, const char* a, int64_t a_stri
   pending = next;
 }
 
-// Spreads the 32 rows of a unit over the dot products of a phase: one after every kEvery (1, 2 or
-// 4) of them.
-template <int kEvery, class Row>
+// Spreads the 32 rows of a unit over the kDots dot products of a phase. The first four wait: before
+// them the scores may still be in tiles.
+template <int kDots, class Row>
 struct Ticker {
   Row& row;
-  int64_t next = 0;
+  int64_t dots = 0, next = 0;
 
-  template <int kDot>
   TEGULA_INLINE void after() {
-    if constexpr (kDot % kEvery == kEvery - 1) {
-      if (next < kTileRows) row(next++);
-    }
+    ++dots;
+    if (dots < 4) return;
+    while (next < kTileRows && next * kDots < dots * kTileRows) row(next++);
   }
   TEGULA_INLINE void finish() {
     while (next < kTileRows) row(next++);
   }
 };
 struct NoTicker {
-  template <int kDot>
   TEGULA_INLINE void after() {}
-  TEGULA_INLINE void finish() {}
 };
 
+// O first: 4 % of a whole call.
 template <int kScoreSteps, int kOutputPairs, int kParts, class Tick>
 TEGULA_INLINE void run_products(const PhaseShape& shape, const PhaseOperands& operands,
                                 PendingTiles& pending, Tick&& tick) {
   const int64_t steps = kScoreSteps > 0 ? kScoreSteps : shape.score_steps;
   const int64_t pairs = kOutputPairs > 0 ? kOutputPairs : shape.output_pairs;
   PendingTiles last = pending;
-  if (operands.q != nullptr) {
-    // Unrolled, both loops: 3 to 5 % of a whole call.
-#pragma GCC unroll 2
-    for (int64_t half = 0; half < 2; ++half) {  // of the unit's keys
-      multiply_tiles<kScoreSteps, kParts>(
-          false, operands.q, 64 * steps, kTileRows * 64 * steps, shape.q_parts,
-          operands.k + half * 2 * steps * kTileBytes, steps * kTileBytes, kTileBytes,
-          shape.k_part_bytes, shape.kv_parts, steps, 4, last,
-          {operands.s + half * 128, 4 * kTileKeys, 16 * 4 * kTileKeys, 64}, tick);
-    }
-  }
   if (operands.p != nullptr) {
 #pragma GCC unroll 4
     for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -160,6 +157,17 @@ TEGULA_INLINE void run_products(const PhaseShape& shape, const PhaseOperands& op
           operands.v + pair * 2 * kTileBytes, kTileBytes, 2 * pairs * kTileBytes,
           shape.v_part_bytes, shape.kv_parts, 2, 3, last,
           {operands.o + pair * 4 * kTileBytes, 64, kTileBytes, 2 * kTileBytes}, tick);
+    }
+  }
+  if (operands.q != nullptr) {
+    // Unrolled, both loops: 3 to 5 % of a whole call.
+#pragma GCC unroll 2
+    for (int64_t half = 0; half < 2; ++half) {  // of the unit's keys
+      multiply_tiles<kScoreSteps, kParts>(
+          false, operands.q, 64 * steps, kTileRows * 64 * steps, shape.q_parts,
+          operands.k + half * 2 * steps * kTileBytes, steps * kTileBytes, kTileBytes,
+          shape.k_part_bytes, shape.kv_parts, steps, 4, last,
+          {operands.s + half * 128, 4 * kTileKeys, 16 * 4 * kTileKeys, 64}, tick);
     }
   }
   pending = last;
@@ -174,17 +182,13 @@ __attribute__((noinline)) inline vf run_phase(const PhaseShape& shape,
   if constexpr (kRows == Rows::kNone) {
     run_products<kScoreSteps, kOutputPairs, kParts>(shape, operands, pending, NoTicker{});
   } else {
+    constexpr bool kFar = kRows == Rows::kAny;
     const UnitRows unit = rows;  // a copy that the tiles' stores do not touch
     const auto row = [&](int64_t r) __attribute__((always_inline)) {
-      if constexpr (kRows == Rows::kGeneral) {
-        check = vadd(check, general_row<kParts>(unit, r));
-      } else {
-        check = vadd(check, plain_row<kParts>(unit, r));
-      }
+      check = vadd(check, soften_row<kParts, kFar>(unit, r));
     };
-    // Dot products of a full phase a row; 32 x 32 keys and columns of two steps have one.
-    constexpr int kDots = kParts == 1 ? (8 * kScoreSteps + 8 * kOutputPairs) / 32 : 4;
-    Ticker<kDots >= 4 ? 4 : kDots >= 2 ? 2 : 1, decltype(row)> ticker{row};
+    constexpr int kDots = kScoreSteps > 0 ? 8 * (kScoreSteps + kOutputPairs) : 2 * kTileRows;
+    Ticker<kDots, decltype(row)> ticker{row};
     run_products<kScoreSteps, kOutputPairs, kParts>(shape, operands, pending, ticker);
     ticker.finish();
   }

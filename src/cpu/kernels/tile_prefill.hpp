@@ -35,11 +35,13 @@ class TilePrefill {
         exponent_scale_(task.cooked ? kLog2e : task.scale * kLog2e),
         shape_{tiles_.head_dim / 32, tiles_.head_dim_v / 32, tiles_.q_parts,
                tiles_.kv_parts,      tiles_.k_part_bytes,    tiles_.v_part_bytes},
-        idle_{scratch + tiles_.idle, 64, kTileBytes, 2 * kTileBytes},
         row_max_(reinterpret_cast<float*>(scratch + tiles_.row_max)),
+        row_shift_(row_max_ + groups_ * kTileRows),
         row_sum_(reinterpret_cast<float*>(scratch + tiles_.row_sum)) {
-    const int64_t padded = groups_ * kTileRows;
-    for (int64_t r = 0; r < padded; ++r) row_max_[r] = -__builtin_inff();
+    for (int64_t r = 0; r < groups_ * kTileRows; ++r) {
+      row_max_[r] = -__builtin_inff();
+      row_shift_[r] = 0.0f;
+    }
     __builtin_memset(scratch + tiles_.zero_row, 0, static_cast<size_t>(tiles_.zero_row_bytes));
     for (int64_t g = 0; g < groups_; ++g) {
       groups_state_[g] = {};
@@ -52,7 +54,7 @@ class TilePrefill {
     pack_block(params_, task_, first, begin, end, scratch_);
     const int64_t count = list_units(first, begin, end);
     if (count == 0) return;
-    PendingTiles pending = idle_;
+    PendingTiles pending{};
     for (int64_t u = -1; u <= count; ++u) {
       PhaseOperands operands{};
       if (u + 1 < count) add_scores(u + 1, operands);
@@ -62,36 +64,25 @@ class TilePrefill {
       } else {
         soften(u, first, operands, pending);
       }
-      if (operands.p == nullptr || operands.q == nullptr) {
-        // The next phase's rows read these scores; after the last one nothing stores O.
-        pending.store_all();
-        pending = idle_;
-      }
+      // Without output to begin with, the next phase's rows read the scores at once; after the last
+      // phase nothing stores O.
+      if (u < 1 || u == count) pending.store_all();
     }
   }
 
   // Divides by the sums and writes o and lse.
   TEGULA_INLINE void finish() const {
-    const bool direct = params_.o_dtype == TEGULA_BF16 && task_.o_partial == nullptr &&
-                        params_.head_dim_v == tiles_.head_dim_v;
-    float sums[kTileRows], gathered[512 + 32];
-    PackedRow row(params_, task_);
-    for (int64_t r = 0; r < rows_; ++r, row.next()) {
-      const int64_t group = r / kTileRows;
-      if (r % kTileRows == 0) {
-        add_lanes(sums_of(group, groups_state_[group].turn), sums);
-        if (!groups_state_[group].begun)
-          __builtin_memset(o_of(group), 0, static_cast<size_t>(kTileRows * tiles_.head_dim_v * 4));
+    for (int64_t g = 0; g < groups_; ++g) {
+      float sums[kTileRows];
+      add_lanes(sums_of(g, groups_state_[g].turn), sums);
+      if (!groups_state_[g].begun)
+        __builtin_memset(o_of(g), 0, static_cast<size_t>(kTileRows * tiles_.head_dim_v * 4));
+      if (params_.o_dtype == TEGULA_BF16 && task_.o_partial == nullptr &&
+          params_.head_dim_v == tiles_.head_dim_v) {
+        finish_bf16(g, sums);
+      } else {
+        finish_any(g, sums);
       }
-      const float* const o = o_of(group) + r % kTileRows * 16;
-      if (direct) {
-        finish_direct(row, row_max_[r], sums[r % kTileRows], o);
-        continue;
-      }
-      for (int64_t column = 0; column < tiles_.head_dim_v; column += 16)
-        __builtin_memcpy(gathered + column, o + column * kTileRows, 64);
-      finish_row(params_, task_, r, row.token, row.head, row_max_[r], sums[r % kTileRows],
-                 gathered);
     }
   }
 
@@ -101,7 +92,8 @@ class TilePrefill {
 
   struct Group {
     int turn;      // which half of row_sum_ is current
-    bool shifted;  // every row has a shift
+    bool shifted;  // every row has a shift,
+    bool far;      // and some row a far one
     bool begun;    // has had a unit
   };
 
@@ -123,20 +115,50 @@ class TilePrefill {
     return row / params_.qheads_per_kvhead - task_.row_begin / params_.qheads_per_kvhead;
   }
 
-  // finish_row() for bf16 rows straight from the tiles.
-  TEGULA_INLINE void finish_direct(const PackedRow& row, float max, float sum,
-                                   const float* o) const {
-    const RowEnd end = end_task_row(task_, row.head, max, sum);
-    const vf factor = vset(end.factor);
-    char* const to = task_.o + row.token * task_.o_token_stride + row.head * task_.o_head_stride;
-    for (int64_t column = 0; column < tiles_.head_dim_v; column += 16) {
-#pragma GCC unroll 4
-      for (int64_t i = 0; i < 16; i += kLanes)
-        vnarrow<TEGULA_BF16>(to + 2 * (column + i),
-                             vmul(factor, vload(o + column * kTileRows + i)));
+  TEGULA_INLINE int64_t rows_of(int64_t g) const {
+    const int64_t left = rows_ - g * kTileRows;
+    return left < kTileRows ? left : kTileRows;
+  }
+
+  // finish_row() for a group's bf16 rows, straight from the tiles.
+  TEGULA_INLINE void finish_bf16(int64_t g, const float* sums) const {
+    float factors[kTileRows];
+    const bool plain = task_.lse == nullptr && task_.sink == nullptr;
+    for (int64_t i = 0; plain && i < kTileRows; i += kLanes) {
+      const vf sum = vload(sums + i);
+      const vf inverse = vselect(vequal(sum, vzero()), vzero(), vdiv(vset(1.0f), sum));
+      vstore(factors + i, vmul(inverse, vset(task_.v_scale)));
     }
-    if (task_.lse != nullptr)
-      task_.lse[row.token * task_.lse_token_stride + row.head * task_.lse_head_stride] = end.lse;
+    const float* o = o_of(g);
+    PackedRow row(params_, task_, g * kTileRows);
+    for (int64_t r = 0; r < rows_of(g); ++r, row.next(), o += 16) {
+      if (!plain) {
+        const RowEnd end = end_task_row(task_, row.head, row_max_[g * kTileRows + r], sums[r]);
+        factors[r] = end.factor;
+        if (task_.lse != nullptr)
+          task_.lse[row.token * task_.lse_token_stride + row.head * task_.lse_head_stride] =
+              end.lse;
+      }
+      const vf factor = vset(factors[r]);
+      char* to = task_.o + row.token * task_.o_token_stride + row.head * task_.o_head_stride;
+      for (int64_t column = 0; column < tiles_.head_dim_v; column += 2 * kLanes) {
+        const auto part = [&](int64_t c) {
+          return vmul(factor, vload(o + c / 16 * 16 * kTileRows + c % 16));
+        };
+        narrow_two(to + 2 * column, part(column), part(column + kLanes));
+      }
+    }
+  }
+
+  TEGULA_INLINE void finish_any(int64_t g, const float* sums) const {
+    float gathered[512 + 32];
+    PackedRow row(params_, task_, g * kTileRows);
+    for (int64_t r = 0; r < rows_of(g); ++r, row.next()) {
+      for (int64_t column = 0; column < tiles_.head_dim_v; column += 16)
+        __builtin_memcpy(gathered + column, o_of(g) + r * 16 + column * kTileRows, 64);
+      finish_row(params_, task_, g * kTileRows + r, row, row_max_[g * kTileRows + r], sums[r],
+                 gathered);
+    }
   }
 
   // The sums of a group's rows over their lanes.
@@ -193,16 +215,16 @@ class TilePrefill {
   }
 
   // A phase with rows; trip counts are known to the compiler for the common head dimensions.
-  template <Rows kRows>
-  TEGULA_INLINE vf run(const PhaseOperands& operands, const UnitRows& rows,
+  TEGULA_INLINE vf run(bool far, const PhaseOperands& operands, const UnitRows& rows,
                        PendingTiles& pending) const {
+    if (far) return run_phase<Rows::kAny, 0, 0, kParts>(shape_, operands, rows, pending);
     if (kParts == 1 && tiles_.kv_parts == 1 && tiles_.head_dim == tiles_.head_dim_v) {
       if (tiles_.head_dim == 64)
-        return run_phase<kRows, 2, 2, kParts>(shape_, operands, rows, pending);
+        return run_phase<Rows::kUsual, 2, 2, kParts>(shape_, operands, rows, pending);
       if (tiles_.head_dim == 128)
-        return run_phase<kRows, 4, 4, kParts>(shape_, operands, rows, pending);
+        return run_phase<Rows::kUsual, 4, 4, kParts>(shape_, operands, rows, pending);
     }
-    return run_phase<kRows, 0, 0, kParts>(shape_, operands, rows, pending);
+    return run_phase<Rows::kUsual, 0, 0, kParts>(shape_, operands, rows, pending);
   }
 
   // The phase of unit u: its softmax beside the products.
@@ -211,36 +233,52 @@ class TilePrefill {
     const Unit& unit = units_[u];
     Group& group = groups_state_[unit.group];
     const int64_t row = unit.group * kTileRows;
-    const bool general = unit.partial || task_.cooked || !group.shifted;
-    UnitMask mask;
-    if (general) mask = mask_of(unit, first);
     const UnitRows rows{reinterpret_cast<float*>(scores_of(u)),
                         p_of(u),
                         row_max_ + row,
+                        row_shift_ + row,
                         sums_of(unit.group, group.turn),
                         sums_of(unit.group, group.turn ^ 1),
-                        exponent_scale_,
-                        &mask};
-    const vf check = general ? run<Rows::kGeneral>(operands, rows, pending)
-                             : run<Rows::kPlain>(operands, rows, pending);
-    if (__builtin_expect(outgrown(check), false)) {
+                        exponent_scale_};
+    if (unit.partial || task_.cooked || !group.shifted) {
       pending.store_all();
-      pending = idle_;
+      prepare_rows(rows, mask_of(unit, first));
+      find_state(unit.group);
+    }
+    if (__builtin_expect(outgrown(run(group.far, operands, rows, pending)), false)) {
+      pending.store_all();
       take_new_shifts<kParts>(rows, [&](int64_t r, float factor) {
         float* const o = o_of(unit.group) + r * 16;
         for (int64_t column = 0; column < tiles_.head_dim_v; column += 16)
           scale_row(o + column * kTileRows, factor, 16);
       });
-    }
-    if (general) {
-      group.shifted = true;
-      for (int64_t r = row; r < row + kTileRows; ++r)
-        group.shifted = group.shifted && row_max_[r] != -__builtin_inff();
+      find_state(unit.group);
     }
     group.turn ^= 1;
   }
 
+  // After some row of the group has taken a shift.
+  TEGULA_INLINE void find_state(int64_t g) {
+    Group& group = groups_state_[g];
+    group.shifted = true;
+    group.far = false;
+    const vf scale = vset(exponent_scale_);
+    for (int64_t r = g * kTileRows; r < (g + 1) * kTileRows; r += kLanes) {
+      const vf max = vload(row_max_ + r);
+      if (vall(is_near(max, scale))) continue;
+      for (int64_t i = r; i < r + kLanes; ++i) {
+        const bool seen = row_max_[i] != -__builtin_inff();
+        group.shifted = group.shifted && seen;
+        group.far = group.far || (seen && is_far(row_max_[i], exponent_scale_));
+      }
+    }
+  }
+
   TEGULA_INLINE UnitMask mask_of(const Unit& unit, int64_t first) {
+    UnitMask mask{unit.partial, task_.cooked,    task_.alibi_slopes != nullptr,
+                  task_.scale,  params_.softcap, mask_begin_,
+                  mask_end_,    position_,       slope_};
+    if (!mask.partial && !mask.alibi) return mask;
     const int64_t key = first + unit.key;
     const int64_t first_token = task_.row_begin / params_.qheads_per_kvhead;
     PackedRow row(params_, task_, unit.group * kTileRows);
@@ -260,10 +298,7 @@ class TilePrefill {
         slope_[r] = task_.alibi_slopes[row.head * task_.alibi_stride];
       }
     }
-    return {task_.cooked, task_.alibi_slopes != nullptr,
-            task_.scale,  params_.softcap,
-            mask_begin_,  mask_end_,
-            position_,    slope_};
+    return mask;
   }
 
   const cpu::ForwardParams& params_;
@@ -273,8 +308,8 @@ class TilePrefill {
   int64_t rows_, groups_;
   float exponent_scale_;
   PhaseShape shape_;
-  PendingTiles idle_;  // stores where nobody reads
   float* row_max_;
+  float* row_shift_;
   float* row_sum_;  // [group][2][32][kLanes]
   Group groups_state_[cpu::kMaxTileRows / kTileRows];
   Unit units_[kMaxUnits];

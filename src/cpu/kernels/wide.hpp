@@ -26,8 +26,8 @@ TEGULA_INLINE bool is_cooked(const Item& item) {
   return item.task.cooked && !is_capped(item);
 }
 
-// What the vectors of a panel see of a block. Both ends of what a token sees move monotonically with
-// the token.
+// What the vectors of a panel see of a block. Both ends of what a token sees move monotonically
+// with the token.
 struct PanelSpans {
   Span of[kPanelVectors];
   bool partial = false;  // not every row sees the same keys
@@ -47,7 +47,7 @@ TEGULA_INLINE Span span_of_rows(const Item& item, int64_t first_row, int64_t las
   // A row without keys must not stretch the interval.
   while (token < last && task.range_begin[token] >= task.range_end[token]) ++token;
   Span span{clip(task.range_begin[token]), clip(task.range_end[last]), full_begin, full_end};
-  if (span.begin >= span.end) return {block.begin, block.begin, block.begin, block.begin};
+  if (span.begin >= span.end) return {span.begin, span.begin, span.begin, span.begin};
   if (item.params.pairs) span.begin &= ~int64_t{1};
   return span;
 }
@@ -140,7 +140,6 @@ TEGULA_INLINE void step_vectors(int64_t vectors, const Item& item, int64_t panel
 template <bool kPairs>
 TEGULA_INLINE void attend_wide(const Item& item) {
   const cpu::ForwardParams& params = item.params;
-  pack_queries(params, item.task, item.at(params.layout.q_t));
   const int64_t panels = (item.rows + item.stride - 1) / item.stride;
   const auto find = [&](int64_t index, int64_t first, int64_t begin, int64_t end) {
     const bool odd = index % 2 != 0;
@@ -154,20 +153,29 @@ TEGULA_INLINE void attend_wide(const Item& item) {
   const auto block_end = [&](int64_t first) {
     return first + params.tile_n < hull.end ? first + params.tile_n : hull.end;
   };
+  const auto panel_end = [&](int64_t first) {
+    return first + item.stride < item.rows ? first + item.stride : item.rows;
+  };
   // Blocks lie on a grid from key_begin on, wherever the first visible key is: a row's bits then do
   // not depend on which other rows share its item.
   int64_t first = hull.begin - (hull.begin - item.task.key_begin) % params.tile_n;
   Block block = find(0, first, hull.begin, block_end(first));
   for (int64_t index = 1; first < hull.end; ++index) {
-    load_keys(params, item.task, block, item.scratch);
+    load_keys(params, block, item.scratch);
     load_values(params, item.task, block, item.scratch);
     first += params.tile_n;
     const Block next = find(index, first, first, block_end(first));
-    BlockAhead ahead(params, next, panels * (params.tile_n / kScoreKeys<kPanelVectors>));
+    BlockAhead ahead(params, item.task, next,
+                     panels * (params.tile_n / kScoreKeys<kPanelVectors>));
     for (int64_t panel = 0; panel < panels; ++panel) {
-      const int64_t rows = item.rows - panel * item.stride;
-      const int64_t vectors = ((rows < item.stride ? rows : item.stride) + kLanes - 1) / kLanes;
-      step_vectors<kPanelVectors, kPairs>(vectors, item, panel, block, ahead);
+      const int64_t row = panel * item.stride, end = panel_end(row);
+      if (index == 1) {
+        pack_queries(params, item.task, row, end,
+                     item.at(params.layout.q_t) + row * params.layout.q_steps);
+        ahead.add_queries(params, end, panel_end(end));
+      }
+      step_vectors<kPanelVectors, kPairs>((end - row + kLanes - 1) / kLanes, item, panel, block,
+                                          ahead);
     }
     block = next;
   }

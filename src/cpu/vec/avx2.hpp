@@ -128,6 +128,13 @@ TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
   return _mm256_and_ps(kept, vmul(a, _mm256_castsi256_ps(exponent)));
 }
 
+TEGULA_INLINE vf vsplit_exponent(vf x, vf& exponent) {
+  const vi bits = _mm256_castps_si256(x);
+  const vi e = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f400000)), 23);
+  exponent = _mm256_cvtepi32_ps(e);
+  return _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(e, 23)));
+}
+
 template <tegula_dtype kType>
 TEGULA_INLINE vf vwiden(const char* p) {
   if constexpr (kType == TEGULA_F32) {

@@ -158,6 +158,14 @@ TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
   return _mm512_scalef_ps(a, x);
 }
 
+// x = m 2^e with m in [0.75, 1.5), for a normal x > 0: gives e and returns m.
+TEGULA_INLINE vf vsplit_exponent(vf x, vf& exponent) {
+  const vi bits = _mm512_castps_si512(x);
+  const vi e = _mm512_srai_epi32(_mm512_sub_epi32(bits, vset_int(0x3f400000)), 23);
+  exponent = _mm512_cvtepi32_ps(e);
+  return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(e, 23)));
+}
+
 // Sixteen stored values as floats; exact for every type.
 template <tegula_dtype kType>
 TEGULA_INLINE vf vwiden(const char* p) {
@@ -279,14 +287,19 @@ TEGULA_INLINE void narrow_two(char* p, vf a, vf b) {
   vnarrow<TEGULA_BF16>(p + 2 * kLanes, b);
 #endif
 }
-// Values rounded to bf16 in the low and in the high halves of words, the other halves 0.
+// Values rounded to bf16 in the low and in the high halves of words, the other halves 0; denormals
+// may become 0.
 TEGULA_INLINE void store_halves(vf a, char* low, char* high) {
+#ifdef __AVX512BF16__
+  const __m512i half = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a)));
+#else
   const __m512i bits = _mm512_castps_si512(a);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_srli_epi32(
       _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
   const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
   const __m512i half = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
+#endif
   _mm512_storeu_si512(low, half);
   _mm512_storeu_si512(high, _mm512_slli_epi32(half, 16));
 }
@@ -353,11 +366,10 @@ constexpr ByteTable<kType, false> kLowerBytes;
 
 // 64 8-bit values as bf16: in each 128-bit lane its first eight, then its last eight.
 template <tegula_dtype kType>
-TEGULA_INLINE void vwiden_bytes(const char* p, __m512i (&to)[2]) {
+TEGULA_INLINE void vwiden_bytes(__m512i codes, __m512i (&to)[2]) {
   const auto look_up = [](const uint8_t* table, __m512i index) {
     return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
   };
-  const __m512i codes = _mm512_loadu_si512(p);
   const __m512i lower = look_up(kLowerBytes<kType>.at, codes);
   const __m512i upper =
       _mm512_ternarylogic_epi32(look_up(kUpperBytes<kType>.at, codes), codes,
@@ -372,25 +384,26 @@ TEGULA_INLINE void vload_pairs(const char* p, vf* to) {
     to[0] = _mm512_loadu_ps(p);
   } else {
     __m512i wide[2];
-    vwiden_bytes<kType>(p, wide);
+    vwiden_bytes<kType>(_mm512_loadu_si512(p), wide);
     to[0] = _mm512_castsi512_ps(wide[0]);
     to[1] = _mm512_castsi512_ps(wide[1]);
   }
 }
 template <tegula_dtype kType>
 TEGULA_INLINE void vzip_pairs(const char* even, const char* odd, vf* to) {
-  const auto zip = [](__m512i a, __m512i b, vf* pairs) {
-    pairs[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a, b));
-    pairs[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a, b));
-  };
+  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
   if constexpr (kType == TEGULA_BF16) {
-    zip(_mm512_loadu_si512(even), _mm512_loadu_si512(odd), to);
-  } else {
-    __m512i a[2], b[2];
-    vwiden_bytes<kType>(even, a);
-    vwiden_bytes<kType>(odd, b);
-    zip(a[0], b[0], to);
-    zip(a[1], b[1], to + 2);
+    to[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a, b));
+    to[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a, b));
+  } else {  // codes that alternate stay so when they are widened
+    __m512i first[2], last[2];
+    vwiden_bytes<kType>(_mm512_unpacklo_epi8(a, b), first);
+    vwiden_bytes<kType>(_mm512_unpackhi_epi8(a, b), last);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      to[i] = _mm512_castsi512_ps(first[i]);
+      to[2 + i] = _mm512_castsi512_ps(last[i]);
+    }
   }
 }
 

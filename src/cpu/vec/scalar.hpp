@@ -129,6 +129,13 @@ TEGULA_INLINE vf vscale_exponent(vf a, vf x) {
                  reinterpret_cast<vf>(reinterpret_cast<vi>(scaled) & kept));
 }
 
+TEGULA_INLINE vf vsplit_exponent(vf x, vf& exponent) {
+  const vi bits = reinterpret_cast<vi>(x);
+  const vi e = (bits - 0x3f400000) >> 23;
+  exponent = vfrom_int(e);
+  return reinterpret_cast<vf>(bits - (e << 23));
+}
+
 template <tegula_dtype kType>
 TEGULA_INLINE vf vwiden(const char* p) {
   vf a;

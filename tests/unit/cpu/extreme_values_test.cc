@@ -73,5 +73,52 @@ TEST_P(ExtremeValues, Fp16CacheKeepsItsBitsUnderABf16Query) {
   for (const float value : o) ASSERT_NEAR(value, 1.00390625f, 3.5e-4);
 }
 
+// Scores far from 0, of which neither an exponential nor a shift may lose the difference of 2 that
+// decides between v = 1 and 3; from one level to another they may jump, which gives rows a new
+// shift.
+TEST_P(ExtremeValues, ScoresFarFromZeroKeepTheirDifferences) {
+  constexpr int64_t kTokens = 64, kKeys = 256, kDim = 64;
+  constexpr uint16_t kOne = 0x3f80, kTwo = 0x4000, kThree = 0x4040;
+  const auto power = [](int e) { return static_cast<uint16_t>((e + 127) << 7); };  // of 2
+  const auto expect = [&](uint16_t first, uint16_t second, double level) {
+    std::vector<uint16_t> q(kTokens * kDim, 0), k(kKeys * kDim, 0), v(k.size(), kOne);
+    std::vector<float> o(q.size()), lse(kTokens);
+    for (int64_t i = 0; i < kTokens; ++i) {
+      q[static_cast<size_t>(i * kDim)] = power(10);
+      q[static_cast<size_t>(i * kDim + 1)] = kOne;
+    }
+    for (int64_t n = 0; n < kKeys; ++n) {
+      k[static_cast<size_t>(n * kDim)] = n < kKeys / 2 ? first : second;
+      if (n % 2 != 0) continue;
+      k[static_cast<size_t>(n * kDim + 1)] = kTwo;
+      for (int64_t d = 0; d < kDim; ++d) v[static_cast<size_t>(n * kDim + d)] = kThree;
+    }
+    const Extents rows{1, kTokens, 1, kDim}, keys{1, kKeys, 1, kDim};
+    const ForwardArgs args{.q = Tensor(q.data(), Dtype::kBf16, rows),
+                           .k = Tensor(k.data(), Dtype::kBf16, keys),
+                           .v = Tensor(v.data(), Dtype::kBf16, keys),
+                           .o = Tensor(o.data(), rows),
+                           .lse = Tensor(lse.data(), Extents{1, 1, kTokens})};
+    Plan(Problem(args, {.softmax_scale = 1.0}), device()).forward(args);
+    const double weight = std::exp(2.0);
+    const double value = (1.0 + 3.0 * weight) / (1.0 + weight);
+    for (const float x : o) ASSERT_NEAR(x, value, 0.01) << "level " << level;
+    const double count = first == second ? kKeys / 2 : kKeys / 4;
+    const double sum = level + std::log(count * (1.0 + weight));
+    for (const float x : lse)
+      ASSERT_NEAR(x, sum, 2e-3 + std::fabs(sum) * 0x1p-20) << "level " << level;
+  };
+  const auto minus = [&](int e) { return static_cast<uint16_t>(power(e) | 0x8000); };
+  for (const int e : {0, 5, 9, 10, 11, 13}) {  // 2^20 and more are far (tile_softmax.hpp)
+    const double level = std::ldexp(1024.0, e);
+    expect(power(e), power(e), level);
+    expect(minus(e), minus(e), -level);
+    expect(0, power(e), level);
+    expect(minus(e), power(e), level);
+    expect(minus(e), 0, 0.0);
+    expect(power(e), 0, level);
+  }
+}
+
 }  // namespace
 }  // namespace tegula

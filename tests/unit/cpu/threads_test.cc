@@ -36,7 +36,10 @@ struct Shape {
 
 constexpr Shape kPrefill{2, 129, 129, 6, 2, 64};
 constexpr Shape kDecode{1, 1, 3001, 8, 2, 32};  // few items: split over keys, then merged
-constexpr Shape kShapes[] = {kPrefill, kDecode, {3, 7, 33, 4, 4, 16}, {1, 64, 500, 2, 1, 128}};
+// So many rows that an item has 1,024, 512 or 256 of them, by the number of workers.
+constexpr Shape kTall{1, 1100, 1100, 8, 4, 16};
+constexpr Shape kShapes[] = {
+    kPrefill, kDecode, kTall, {3, 7, 33, 4, 4, 16}, {1, 64, 500, 2, 1, 128}};
 
 // One call with its memory.
 class Call {
