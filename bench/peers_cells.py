@@ -63,18 +63,18 @@ class Cell:
         return self.heads_q // self.heads_kv
 
 
-def bench_json(program, threads, *options):
-    command = [program, "bench", "--suite", "cpu", "--threads", str(threads), "--json", *options]
+def bench_json(program, suite, *options):
+    command = [program, "bench", "--suite", suite, "--json", *options]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def listed(program, threads):
-    return [Cell.of(shape) for shape in bench_json(program, threads, "--list")]
+    return [Cell.of(shape) for shape in bench_json(program, "cpu", "--threads", str(threads), "--list")]
 
 
 def machine(program, threads):
     """The processor, its class and its limits in these seconds, as the program's own lines name them."""
-    return bench_json(program, threads, "--limits", "--quick")["machine"]
+    return bench_json(program, "cpu", "--threads", str(threads), "--limits", "--quick")["machine"]
 
 
 class Operands:

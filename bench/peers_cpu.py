@@ -104,7 +104,7 @@ def probes_of(torch, threads):
             memory.append(torch.ones(1 << 27))  # 512 MiB
         return 1 / interleaved.Burst([memory[0].sum], 0)()
 
-    return interleaved.Probes({"vector": lambda: 1 / min(vector() for _ in range(3)), "read": read})
+    return {"vector": lambda: 1 / min(vector() for _ in range(3)), "read": read}
 
 
 def slow_matmuls(torch):
@@ -117,10 +117,6 @@ def slow_matmuls(torch):
 
     best = {name: seconds(dtype) for name, dtype in peers_cells.DTYPES.items()}
     return {name: best[name] / best["f32"] for name in best if best[name] > SLOW_MATMUL * best["f32"]}
-
-
-def probe_names(cell):
-    return ["vector", "read"] if cell.residence == "dram" else ["vector"]
 
 
 class Measurement:
@@ -146,10 +142,11 @@ class Measurement:
             return
         length = 0.005 if self.options.quick else 0.02
         sides = {name: interleaved.Burst(side, length) for name, side in calls.items()}
-        self.rounds = interleaved.measure(sides, probes, probe_names(cell), self.options.rounds, self.rounds)
+        beside = {name: probe for name, probe in probes.items() if name != "read" or cell.residence == "dram"}
+        self.rounds = interleaved.measure(sides, beside, self.options.rounds, self.rounds)
 
-    def settled(self, probes):
-        return not self.failure and len(probes.kept(self.rounds)) >= self.options.rounds
+    def settled(self):
+        return not self.failure and len(interleaved.kept(self.rounds)) >= self.options.rounds
 
 
 def result_lines(measurement, kept, torch_version, common):
@@ -194,10 +191,10 @@ def time_text(seconds):
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
-def table(measurements, probes):
+def table(measurements):
     rows = [("cell", "threads", "ours", "rate", "sdpa", "sdpa/ours", "standard", "std/ours", "rounds", "difference")]
     for measurement in measurements:
-        cell, kept = measurement.cell, probes.kept(measurement.rounds)
+        cell, kept = measurement.cell, interleaved.kept(measurement.rounds)
         if not kept:
             why = measurement.failure or ("no round kept" if measurement.rounds else "not measured")
             rows.append((cell.cell, str(cell.threads), why, *[""] * 7))
@@ -233,7 +230,7 @@ def chosen(cells, options, threads):
 def measure_all(measurements, torch, library, probes):
     """Each cell once, then those again whose rounds turned out to be of a slow state."""
     for attempt in range(2):
-        waiting = [m for m in measurements if not m.failure and not m.settled(probes)]
+        waiting = [m for m in measurements if not m.failure and not m.settled()]
         for number, measurement in enumerate(waiting, 1):
             measurement.run(torch, library, probes)
             note(f"{'again ' if attempt else ''}{number}/{len(waiting)} {measurement.cell.cell} "
@@ -271,12 +268,12 @@ def run(options, threads, cpus):
         except KeyboardInterrupt:
             pass  # what is measured is worth a table and its lines
     note("")
-    print(table(measurements, probes))
-    settled = [m for m in measurements if m.settled(probes)]
+    print(table(measurements))
+    settled = [m for m in measurements if m.settled()]
     if options.out:
         with open(options.out, "a") as out:
             for measurement in settled:
-                for line in result_lines(measurement, probes.kept(measurement.rounds), torch.__version__, common):
+                for line in result_lines(measurement, interleaved.kept(measurement.rounds), torch.__version__, common):
                     out.write(json.dumps(line, separators=(",", ":")) + "\n")
     if len(settled) < len(measurements):
         print(f"{len(measurements) - len(settled)} of {len(measurements)} cells failed or were not settled: "

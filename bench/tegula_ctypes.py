@@ -9,7 +9,10 @@ ABI_VERSION = 1
 MAX_DIMS = 5
 OK = 0
 CPU = 1
+CUDA = 2
 RAGGED = 1
+UNALIGNED_Q, UNALIGNED_K, UNALIGNED_V = 1, 2, 4
+UNALIGNED = UNALIGNED_Q | UNALIGNED_K | UNALIGNED_V
 
 # PyTorch's name of a type -> DLPack's (type_code, type_bits)
 TYPES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "float8_e4m3fn": (10, 8),
@@ -27,7 +30,8 @@ class Tensor(Structure):
         """A view of a PyTorch tensor's memory, which the caller keeps alive."""
         code, bits = TYPES[str(tensor.dtype).removeprefix("torch.")]
         dims = (c_int64 * MAX_DIMS)
-        return cls(tensor.data_ptr(), CPU, 0, code, bits, 1, tensor.dim(), dims(*tensor.shape),
+        kind, index = (CUDA, tensor.device.index) if tensor.is_cuda else (CPU, 0)
+        return cls(tensor.data_ptr(), kind, index, code, bits, 1, tensor.dim(), dims(*tensor.shape),
                    dims(*tensor.stride()), 0)
 
 
@@ -46,7 +50,19 @@ class Problem(Structure):
                 ("max_seqlen_q", c_int64), ("max_seqlen_k", c_int64), ("causal", c_int32),
                 ("fast_accumulate", c_int32), ("window_left", c_int64), ("window_right", c_int64),
                 ("attention_chunk", c_int64), ("softmax_scale", c_double), ("softcap", c_double),
-                ("num_splits", c_int64), ("fixed_split", c_int64)]
+                ("num_splits", c_int64), ("fixed_split", c_int64), ("unaligned", c_uint32)]
+
+
+class Device(Structure):
+    c_name = "tegula_device"
+    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("index", c_int32), ("isa", c_int32),
+                ("num_workers", c_int32), ("tuning", c_void_p), ("compute_capability", c_int32), ("num_sms", c_int32)]
+
+
+class Execution(Structure):
+    c_name = "tegula_execution"
+    _fields_ = [("struct_size", c_size_t), ("executor", c_void_p), ("stream", c_void_p), ("workspace", c_void_p),
+                ("workspace_size", c_size_t), ("error_word", c_void_p)]
 
 
 class ForwardArgs(Structure):
@@ -67,8 +83,10 @@ class PlanInfo(Structure):
                 ("scratch_bytes", c_size_t), ("state_bytes", c_size_t)]
 
 
-STRUCTURES = (Tensor, Index, Problem, ForwardArgs, PlanInfo)
-CONSTANTS = {"TEGULA_ABI_VERSION": ABI_VERSION, "TEGULA_MAX_DIMS": MAX_DIMS, "TEGULA_OK": OK, "TEGULA_CPU": CPU}
+STRUCTURES = (Tensor, Index, Problem, Device, Execution, ForwardArgs, PlanInfo)
+CONSTANTS = {"TEGULA_ABI_VERSION": ABI_VERSION, "TEGULA_MAX_DIMS": MAX_DIMS, "TEGULA_OK": OK, "TEGULA_CPU": CPU,
+             "TEGULA_CUDA": CUDA, "TEGULA_UNALIGNED_Q": UNALIGNED_Q, "TEGULA_UNALIGNED_K": UNALIGNED_K,
+             "TEGULA_UNALIGNED_V": UNALIGNED_V}
 
 
 class Error(RuntimeError):
@@ -88,10 +106,13 @@ class Library:
             "tegula_problem_init_sized": (c_int32, [POINTER(Problem), c_size_t]),
             "tegula_plan_info_init_sized": (c_int32, [POINTER(PlanInfo), c_size_t]),
             "tegula_describe_forward": (c_int32, [POINTER(ForwardArgs), POINTER(Problem)]),
-            "tegula_plan_create": (c_int32, [POINTER(Problem), c_void_p, POINTER(c_void_p)]),
+            "tegula_cuda_device_init_sized": (c_int32, [POINTER(Device), c_size_t, c_int32]),
+            "tegula_execution_init_sized": (c_int32, [POINTER(Execution), c_size_t]),
+            "tegula_plan_create": (c_int32, [POINTER(Problem), POINTER(Device), POINTER(c_void_p)]),
+            "tegula_prepare": (c_int32, [c_void_p]),
             "tegula_plan_destroy": (None, [c_void_p]),
             "tegula_plan_get_info": (c_int32, [c_void_p, POINTER(PlanInfo)]),
-            "tegula_forward": (c_int32, [c_void_p, POINTER(ForwardArgs), c_void_p]),
+            "tegula_forward": (c_int32, [c_void_p, POINTER(ForwardArgs), POINTER(Execution)]),
         }
         for name, (result, arguments) in signatures.items():
             function = getattr(self.c, name)
@@ -109,18 +130,25 @@ class Library:
         self.check(self.c.tegula_capability(None, name.encode(), byref(value)))
         return value.value
 
+    def cuda_device(self, index):
+        device = Device()
+        self.check(self.c.tegula_cuda_device_init_sized(device, ctypes.sizeof(Device), index))
+        return device
+
 
 class Forward:
     """o = attention(q, k, v) of PyTorch tensors [batch, tokens, heads, dim] with any strides; ragged ones are
-    [tokens, heads, dim] beside cu_seqlens. A call runs the plan on the same tensors again."""
+    [tokens, heads, dim] beside cu_seqlens. A call runs the plan on the same tensors again. On a GPU it is prepared
+    here, has its workspace, and queues itself on PyTorch's current stream."""
 
-    def __init__(self, library, q, k, v, o, *, cu_seqlens=None, **problem):
+    def __init__(self, library, q, k, v, o, *, cu_seqlens=None, lse=None, sink=None, **problem):
         self.library = library
-        self._tensors = [q, k, v, o, cu_seqlens]  # keeps their memory
+        self._tensors = [q, k, v, o, cu_seqlens, lse, sink]  # keeps their memory
         self._args = ForwardArgs()
         library.check(library.c.tegula_forward_args_init_sized(self._args, ctypes.sizeof(ForwardArgs)))
-        for name, tensor in zip("qkvo", (q, k, v, o)):
-            setattr(self._args, name, ctypes.pointer(Tensor.of(tensor)))
+        for name, tensor in {"q": q, "k": k, "v": v, "o": o, "lse": lse, "sink": sink}.items():
+            if tensor is not None:
+                setattr(self._args, name, ctypes.pointer(Tensor.of(tensor)))
         if cu_seqlens is not None:
             index = ctypes.pointer(Index(Tensor.of(cu_seqlens)))
             self._args.cu_seqlens_q = self._args.cu_seqlens_k = index
@@ -132,12 +160,26 @@ class Forward:
             if name not in (field[0] for field in Problem._fields_):
                 raise TypeError(f"tegula_problem has no {name}")
             setattr(wanted, name, value)
-        library.check(library.c.tegula_plan_create(wanted, None, byref(self._plan)))
+        device = library.cuda_device(q.device.index) if q.is_cuda else None
+        library.check(library.c.tegula_plan_create(wanted, device, byref(self._plan)))
         self._reference = byref(self._args)
         self._forward = library.c.tegula_forward
+        self._execution = self._gpu_execution(q) if q.is_cuda else None
+
+    def _gpu_execution(self, q):
+        import torch
+        self.library.check(self.library.c.tegula_prepare(self._plan))
+        self._workspace = torch.empty(max(1, self.info().scratch_bytes), dtype=torch.uint8, device=q.device)
+        self._current_stream = lambda: torch.cuda.current_stream(q.device).cuda_stream
+        execution = Execution()
+        self.library.check(self.library.c.tegula_execution_init_sized(execution, ctypes.sizeof(Execution)))
+        execution.workspace, execution.workspace_size = self._workspace.data_ptr(), self._workspace.numel()
+        return execution
 
     def __call__(self):
-        status = self._forward(self._plan, self._reference, None)
+        if self._execution is not None:
+            self._execution.stream = self._current_stream()
+        status = self._forward(self._plan, self._reference, self._execution)
         if status:
             self.library.check(status)
 
@@ -145,8 +187,11 @@ class Forward:
         if getattr(self, "_plan", None):
             self.library.c.tegula_plan_destroy(self._plan)
 
-    def implementation(self):
+    def info(self):
         info = PlanInfo()
         self.library.check(self.library.c.tegula_plan_info_init_sized(info, ctypes.sizeof(PlanInfo)))
         self.library.check(self.library.c.tegula_plan_get_info(self._plan, info))
-        return info.implementation.decode()
+        return info
+
+    def implementation(self):
+        return self.info().implementation.decode()

@@ -64,28 +64,21 @@ class Machine:
                 for base, run in best.items() if len(run) > 1}
 
 
-def name_of(line):
-    return line["machine"].split(";")[0]
-
-
 def results(folder):
-    """Machines by class, and the lines of the earlier suite whose machines have no line of the present one."""
-    machines, earlier = {}, {}
+    """Machines by class, from the lines of the suite."""
+    machines = {}
     for path in sorted(folder.glob("*.jsonl")):
         for text in path.read_text().splitlines():
             line = json.loads(text)
-            name = name_of(line)
-            if line["suite"] == "cpu_first":
-                earlier[name, line["threads"], line["cell"], line["impl"]] = line
-            elif line["suite"] == "cpu":
-                found = re.search(r"class (\w+)", line["machine"])
-                key = found.group(1) if found else re.sub(r"\W+", "_", name).strip("_").lower()
-                machine = machines.setdefault(key, Machine(key, ""))
-                machine.title = name
-                machine.add(line)
-    known = {machine.title for machine in machines.values()}
-    return ([machines[key] for key in sorted(machines)],
-            [line for (name, *_), line in earlier.items() if name not in known])
+            if line["suite"] != "cpu":
+                continue
+            name = line["machine"].split(";")[0]
+            found = re.search(r"class (\w+)", line["machine"])
+            key = found.group(1) if found else re.sub(r"\W+", "_", name).strip("_").lower()
+            machine = machines.setdefault(key, Machine(key, ""))
+            machine.title = name
+            machine.add(line)
+    return [machines[key] for key in sorted(machines)]
 
 
 def entry(machine, cell):
@@ -129,22 +122,6 @@ def tables(machine):
             + matrix("small calls, head_dim 64, 8 heads: type; S", (1, 16, 64, 128), small))
 
 
-def earlier_table(lines):
-    """What the first suite measured, on machines without newer lines: beside standard attention in fp32."""
-    ours = [line for line in lines
-            if "peer" in line and line["dtype"] != "f16" and (line["op"] != "forward" or line["seqlen_k"] == 2048)]
-    rows = []
-    for line in sorted(ours, key=lambda line: (name_of(line), *(line[field] for field in (
-            "threads", "op", "dtype", "head_dim", "mask", "layout")))):
-        rate = f"{line['gbps']:.1f} GB/s" if line["op"] == "decode" else f"{1000 * line['tflops']:.0f} GFLOP/s"
-        share = f"{100 * line['of_limit']:.0f} %" if "of_limit" in line else ""
-        rows.append((f"{name_of(line)}, {line['threads']}",
-                     [f"{line['op']} {line['dtype']}, {line['heads_q']}/{line['heads_kv']} heads of "
-                      f"{line['head_dim']}, {line['mask']}, {line['seqlen_k']} keys, {line['layout']}",
-                      f"{line['ms']:.2f} ms", rate, share, f"{line['ratio']:.1f}"]))
-    return matrix("machine, threads", ("cell", "time", "rate", "of the limit", "standard attention / ours"), rows)
-
-
 def pictures(machine):
     """Name of each picture that the machine's lines give, and what it shows."""
     shown = {}
@@ -157,7 +134,7 @@ def pictures(machine):
     return {f"{machine.key}-{kind}.svg": (kind, text) for kind, text in shown.items()}
 
 
-def section(machines, earlier):
+def section(machines):
     lines = []
     for machine in machines:
         torch = f", PyTorch {machine.torch}" if machine.torch else ""
@@ -165,7 +142,7 @@ def section(machines, earlier):
         lines += tables(machine)
         for name, (_, text) in pictures(machine).items():
             lines += ["", f"![{text}, {machine.title}](docs/figures/{name})"]
-    return "\n".join((lines + earlier_table(earlier))[1:])
+    return "\n".join(lines[1:])
 
 
 def readme_with(text, made):
@@ -195,9 +172,9 @@ def differences(root, text, svgs):
 
 
 def main(arguments, root=ROOT):
-    machines, earlier = results(root / "bench/results")
+    machines = results(root / "bench/results")
     readme = root / "README.md"
-    text = readme_with(readme.read_text(), section(machines, earlier))
+    text = readme_with(readme.read_text(), section(machines))
     svgs = drawn(machines)
     if "--check" in arguments:
         if svgs is None:

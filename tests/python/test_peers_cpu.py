@@ -73,17 +73,15 @@ def test_cells_are_chosen_by_threads_filter_and_what_pytorch_can():
 
 def test_a_cell_with_wrong_results_is_not_timed():
     measurement = peers_cpu.Measurement(cell_of(), SimpleNamespace(memory="bhsd", quick=True, rounds=1))
-    probes = interleaved.Probes({})
     measurement.failure = "results differ"
-    assert not measurement.settled(probes)
-    assert "results differ" in peers_cpu.table([measurement], probes)
+    assert not measurement.settled()
+    assert "results differ" in peers_cpu.table([measurement])
 
 
 def test_table_has_a_row_for_each_cell():
-    probes = interleaved.Probes({})
     short = {OURS: 5e-6, SDPA: 1e-5}
     rows = peers_cpu.table(
-        [measurement_of(cell_of(flops=1e9)), measurement_of(cell_of(cell="short"), seconds=short)], probes
+        [measurement_of(cell_of(flops=1e9)), measurement_of(cell_of(cell="short"), seconds=short)]
     ).splitlines()
     assert rows[1].split() == "c 1 500.00 ms 2 GF/s 1000.00 ms 2.00x 2000.00 ms 4.00x 3/3 1e-06".split()
     assert rows[2].split() == "short 1 5.0 us 0 GF/s 10.0 us 2.00x - - 3/3 1e-06".split()
