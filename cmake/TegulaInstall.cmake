@@ -15,6 +15,9 @@ if(TARGET tegula_cli)
 endif()
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
+# Where `make pack` has made one.
+install(FILES "${PROJECT_BINARY_DIR}/sm_90a.tegpack" DESTINATION "${CMAKE_INSTALL_DATADIR}/tegula" OPTIONAL)
+
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/tegulaConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/cmake/tegulaConfig.cmake" INSTALL_DESTINATION "${package_folder}")
 # Before 1.0 a minor version may change the C++ layer.
