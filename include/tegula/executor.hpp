@@ -16,6 +16,23 @@ inline namespace v1 {
 class Device {
  public:
   Device() { check(tegula_device_init(&device_)); }
+  // The index-th GPU that the driver shows; throws if there is none.
+  static Device cuda(int32_t index = 0) {
+    Device device;
+    check(tegula_cuda_device_init(&device.device_, index));
+    return device;
+  }
+  // A GPU that need not be there: plans can be made for it. compute_capability: 90 = sm_90.
+  static Device cuda(int32_t index, int32_t compute_capability, int32_t num_sms) {
+    Device device;
+    device.device_.kind = TEGULA_CUDA;
+    device.device_.index = index;
+    device.device_.compute_capability = compute_capability;
+    device.device_.num_sms = num_sms;
+    return device;
+  }
+
+  bool is_cuda() const { return device_.kind == TEGULA_CUDA; }
 
   // Tasks that may run at once; scratch is sized by it.
   int32_t num_workers() const { return device_.num_workers; }
@@ -75,10 +92,11 @@ class Executor {
 
 // How to run one call; everything has a default.
 struct Execution {
-  Executor* executor = nullptr;         // null: the library's thread pool
-  std::span<std::byte> workspace = {};  // at least Plan::workspace_size(); empty: from the library
-  void* stream = nullptr;               // CUDA
-  int32_t* error_word = nullptr;        // CUDA: 1 + the index of a sequence with bad indices
+  Executor* executor = nullptr;  // CPU; null: the library's thread pool
+  // On the plan's device, at least Plan::workspace_size() bytes; empty: from the library.
+  std::span<std::byte> workspace = {};
+  void* stream = nullptr;         // CUDA; null: the default stream of the plan's device
+  int32_t* error_word = nullptr;  // CUDA, there: 1 + the index of a sequence with bad indices
 
   // The same as a C structure; it points to the executor.
   tegula_execution c() const {

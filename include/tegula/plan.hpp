@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace tegula {
 inline namespace v1 {
@@ -21,8 +23,10 @@ class Plan {
   // Throws Error with TEGULA_UNSUPPORTED and the reasons if no implementation takes the problem.
   explicit Plan(const Problem& problem) : Plan(problem, nullptr) {}
   Plan(const Problem& problem, const Device& device) : Plan(problem, &device.c()) {}
+  // On the device that holds the tensors.
   explicit Plan(const ForwardArgs& args, const Options& options = {})
-      : Plan(Problem(args, options)) {}
+      : Plan(Problem(args, options),
+             args.q.is_cuda() ? Device::cuda(args.q.device_index()) : Device()) {}
 
   // o, lse = attention(q, k, v).
   void forward(const ForwardArgs& args, const Execution& execution = {}) const {
@@ -31,7 +35,8 @@ class Plan {
     check(tegula_forward(plan_.get(), &c_args, &c_execution));
   }
 
-  // Compiles and loads what the plan may need; nothing to do on the CPU.
+  // Compiles and loads what the plan may need; nothing to do on the CPU. Else the first forward
+  // does.
   void prepare() const { check(tegula_prepare(plan_.get())); }
 
   // Implementation, tiles, splits and memory as numbers. Its text lives as long as the plan.
@@ -69,6 +74,14 @@ class Plan {
   };
   std::unique_ptr<tegula_plan, Destroy> plan_;
 };
+
+// Makes and prepares a plan of each problem, so that later ones like them find their kernels loaded:
+// for a server's start.
+inline void warm_up(std::span<const Problem> problems, const Device& device) {
+  std::vector<const tegula_problem*> list;
+  for (const Problem& problem : problems) list.push_back(&problem.c());
+  check(tegula_warm_up(list.data(), list.size(), &device.c()));
+}
 
 }  // namespace v1
 }  // namespace tegula

@@ -100,7 +100,7 @@ typedef enum tegula_device_kind { TEGULA_CPU = 1, TEGULA_CUDA = 2 } tegula_devic
  * float, 4 bfloat, 6 bool, 10 float8_e4m3fn, 12 float8_e5m2); type_lanes is 1. data may be NULL if
  * the tensor has no element. */
 typedef struct tegula_tensor {
-  void* data;
+  void* data; /* CUDA: memory of that device (managed memory too), not of the host */
   int32_t device_kind; /* tegula_device_kind */
   int32_t device_index;
   uint8_t type_code;
@@ -116,9 +116,10 @@ typedef struct tegula_tensor {
 TEGULA_API tegula_status tegula_tensor_init(tegula_tensor* tensor, void* data, int32_t dtype,
                                             int32_t ndim, const int64_t* shape);
 
-/* An index tensor (int32; slot_mapping int64). host: an optional packed row-major copy in host
- * memory of a device tensor, which lets the plan and the checks see the values; ignored for CPU
- * tensors, which are seen anyway. */
+/* An index tensor (int32; slot_mapping int64), on the device of the call's tensors. host: an
+ * optional packed row-major copy in host memory of a device tensor, read during the call, which lets
+ * the checks see the values (else a bad one changes the result of its own sequence alone, and the
+ * error word); ignored for CPU tensors, which are seen anyway. */
 typedef struct tegula_index {
   tegula_tensor tensor;
   const void* host;
@@ -152,6 +153,14 @@ typedef enum tegula_layout {
 #define TEGULA_HAS_DESCALE_V (1u << 9)
 #define TEGULA_HAS_NEW_TOKENS (1u << 10)  /* seqlen_new or cu_seqlens_new is added to seqused_k */
 #define TEGULA_HAS_PAGE_INDPTR (1u << 11) /* the page table has ragged rows */
+
+/* CUDA: operands below the class that the tensor copy engine (TMA) moves: an address or a stride
+ * (of a dimension above 1) that is no multiple of 16 bytes, or a stride of 0 or of 2^40 bytes and
+ * more. Other instructions load them. */
+#define TEGULA_UNALIGNED_Q (1u << 0)
+#define TEGULA_UNALIGNED_K (1u << 1)
+#define TEGULA_UNALIGNED_V (1u << 2)
+#define TEGULA_UNALIGNED_O (1u << 3)
 
 /* The description of a call: maxima of its shapes, types, mask, layout. tegula_describe_forward()
  * fills everything that tensors tell; the caller sets the rest. Sizes are maxima: a call may have
@@ -200,6 +209,10 @@ typedef struct tegula_problem {
   /* Tokens per split, rounded up to 64: a sequence's bits then depend on itself alone. 0 = off.
    * Refused together with num_splits. */
   int64_t fixed_split;
+
+  /* TEGULA_UNALIGNED_*; set by describe for CUDA tensors. A call with more bits than its plan's
+   * problem is refused; one with fewer is fine. */
+  uint32_t unaligned;
 } tegula_problem;
 
 /* ---- Device and execution -------------------------------------------------------------------- */
@@ -219,19 +232,33 @@ typedef enum tegula_isa {
 /* "scalar", "avx2", ...; "auto"; "?" for anything else. */
 TEGULA_API const char* tegula_isa_name(int32_t isa);
 
-/* Plain data for planning. tegula_device_init() describes the CPU of this machine; TEGULA_ISA in
- * the environment (a name of tegula_isa_name) chooses among the instruction sets
- * that it has, TEGULA_NUM_THREADS the number of workers; both are read once. */
+/* Plain data for planning.
+ * CPU: tegula_device_init() describes this machine's; TEGULA_ISA in the environment (a name of
+ * tegula_isa_name) chooses among the instruction sets that it has, TEGULA_NUM_THREADS the number of
+ * workers; both are read once.
+ * GPU: tegula_cuda_device_init() describes the index-th that the CUDA driver shows. Filled by hand
+ * (kind, index, compute_capability, num_sms), a plan can be made on a machine without that GPU. */
 typedef struct tegula_device {
   size_t struct_size;
   int32_t kind; /* tegula_device_kind */
-  int32_t index;
-  int32_t isa; /* tegula_isa; AUTO: the committed table decides by vendor, family and dtype */
-  int32_t num_workers; /* tasks that may run at once; scratch is sized by it. >= 1 */
+  int32_t index; /* CUDA: the driver's number, CUDA_VISIBLE_DEVICES applied, as the runtime's */
+  int32_t isa; /* CPU: tegula_isa; AUTO: the committed table decides by vendor, family and dtype */
+  int32_t num_workers; /* CPU: tasks that may run at once; scratch is sized by it. >= 1 */
   const void* tuning;  /* reserved for a calibrated table; must be NULL */
+  /* CUDA: 10 * major + minor (90: sm_90). 0: asked of the driver, and num_sms with it. */
+  int32_t compute_capability;
+  int32_t num_sms; /* CUDA: multiprocessors, >= 1 */
 } tegula_device;
 
 TEGULA_DEFINE_INIT(tegula_device, device)
+
+/* Describes a GPU. Fails with TEGULA_DEVICE_ERROR and one line of text if there is no driver or no
+ * such GPU. */
+TEGULA_API tegula_status tegula_cuda_device_init_sized(tegula_device* device, size_t struct_size,
+                                                       int32_t index);
+static inline tegula_status tegula_cuda_device_init(tegula_device* device, int32_t index) {
+  return tegula_cuda_device_init_sized(device, sizeof *device, index);
+}
 
 /* A task of a parallel loop. worker identifies the caller's scratch: 0 <= worker < the device's
  * num_workers. */
@@ -249,14 +276,20 @@ typedef struct tegula_executor {
 
 TEGULA_DEFINE_INIT(tegula_executor, executor)
 
-/* How to run one call. NULL in its place: everything by default. */
+/* How to run one call. NULL in its place: everything by default.
+ * CUDA: the call returns when its work is queued on the stream; the tensors, and the workspace if it
+ * is given, stay in use until the stream has passed it. Context and device of the calling thread are
+ * unchanged. Under stream capture the plan must be prepared (tegula_prepare) and, if it needs
+ * scratch, the workspace given. */
 typedef struct tegula_execution {
   size_t struct_size;
-  const tegula_executor* executor; /* NULL: the library's thread pool */
-  void* stream;                    /* CUDA stream; NULL: the default stream */
-  void* workspace;       /* 16-byte aligned; NULL: from the process-wide pool (trim_memory) */
+  const tegula_executor* executor; /* CPU; NULL: the library's thread pool */
+  void* stream;                    /* CUDA stream; NULL: the default stream of the plan's device */
+  void* workspace;       /* on the plan's device, 16-byte aligned; NULL: from the process-wide pool
+                          * (trim_memory) */
   size_t workspace_size; /* at least what the plan tells, if workspace is given */
-  /* CUDA: receives 1 + the index of a sequence with bad indices; NULL: not wanted. */
+  /* CUDA, on the plan's device: receives, by atomicMax, 1 + the index of a sequence with bad indices
+   * (0 stays: none); NULL: not wanted. */
   int32_t* error_word;
 } tegula_execution;
 
@@ -347,8 +380,14 @@ TEGULA_API tegula_status tegula_plan_create(const tegula_problem* problem,
                                             const tegula_device* device, tegula_plan** plan);
 TEGULA_API void tegula_plan_destroy(tegula_plan* plan); /* NULL is fine */
 TEGULA_API tegula_status tegula_plan_get_info(const tegula_plan* plan, tegula_plan_info* info);
-/* Compiles and loads what the plan may need (CUDA); nothing to do on the CPU. */
+/* Compiles and loads what the plan may need (CUDA); nothing to do on the CPU. Else the first forward
+ * does. */
 TEGULA_API tegula_status tegula_prepare(const tegula_plan* plan);
+/* The same for a server's start: makes and prepares a plan of each of `count` problems, so that
+ * later plans like them find their kernels loaded. The first failure ends it; its text names the
+ * problem. */
+TEGULA_API tegula_status tegula_warm_up(const tegula_problem* const* problems, size_t count,
+                                        const tegula_device* device);
 /* Text for people: the chosen implementation, tiles, splits, workspace, and why each earlier
  * candidate was refused. Writes at most size bytes including the final 0; *needed (may be NULL)
  * receives the size of the whole text, final 0 included. */
@@ -444,10 +483,12 @@ TEGULA_API int32_t tegula_abi_version(void);
  *   "isa.scalar" "isa.avx2" "isa.avx512" "isa.avx512bf16" "isa.amx"
  *   "isa.amx_model"
  *                       bit 0: built in, bit 1: this machine runs it
- *   "cuda"              1 if the build and the machine can run the CUDA back end
+ *   "cuda"              1 if this machine has a CUDA driver and a GPU that the library serves
+ *   "cuda.devices"      GPUs that the driver shows, served or not; 0 without a driver
  *   "forward" "append_kv" "combine" "backward"
  *                       1 if the operation exists on the device
  *   "head_dim.max" "head_dim_v.max" "num_splits.max"
+ *                       of forward on the device; 0 where it does not exist
  *   "num_workers"       of the library's thread pool */
 TEGULA_API tegula_status tegula_capability(const tegula_device* device, const char* name,
                                            int64_t* value);

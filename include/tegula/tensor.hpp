@@ -126,6 +126,16 @@ class Tensor {
     }
   }
 
+  // The same view of memory that lies on a GPU.
+  Tensor on_cuda(int32_t index = 0) const {
+    Tensor moved = *this;
+    moved.tensor_.device_kind = TEGULA_CUDA;
+    moved.tensor_.device_index = index;
+    return moved;
+  }
+  bool is_cuda() const { return tensor_.device_kind == TEGULA_CUDA; }
+  int32_t device_index() const { return tensor_.device_index; }
+
   bool present() const { return tensor_.type_lanes != 0; }
   void* data() const { return static_cast<char*>(tensor_.data) + tensor_.byte_offset; }
   int32_t ndim() const { return tensor_.ndim; }
@@ -137,7 +147,7 @@ class Tensor {
     return count;
   }
 
-  // The C structure: to set a device or a byte offset, or to pass it on. NULL in C means absent.
+  // The C structure: to set a byte offset, or to pass it on. NULL in C means absent.
   tegula_tensor& c() { return tensor_; }
   const tegula_tensor* c_or_null() const { return present() ? &tensor_ : nullptr; }
 

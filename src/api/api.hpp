@@ -26,9 +26,14 @@ Status resolve_forward(const tegula_problem& problem, const tegula_device& devic
 // No plan: the device is that of the tensors, all of them.
 Status resolve_append_kv(const tegula_append_kv_args& args, AppendCall& call);
 Status resolve_combine(const tegula_combine_args& args, CombineCall& call);
-// given may be NULL. num_workers: the plan's, a bound for the executor's; 0 = no bound.
-Status resolve_execution(const tegula_execution* given, int32_t num_workers, Execution& execution);
-// given may be NULL: this machine's CPU.
+// given may be NULL. device: the plan's, whose num_workers bounds the executor's; NULL: no plan.
+// Of the CUDA driver nothing is asked: check_cuda_execution does.
+Status resolve_execution(const tegula_execution* given, const tegula_device* device,
+                         Execution& execution);
+// Stream, workspace and error word of a CUDA call belong to its device.
+Status check_cuda_execution(const Execution& execution, const tegula_device& device);
+// given may be NULL: this machine's CPU. The driver fills in a GPU that the caller gave by its index
+// alone.
 Status resolve_device(const tegula_device* given, tegula_device& device);
 
 }  // namespace tegula::api

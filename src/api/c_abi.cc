@@ -2,7 +2,9 @@
 // The exported functions: each clears the thread's error text, checks, and hands a resolved call to
 // src/plan. Nothing is thrown across this boundary.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 
@@ -23,7 +25,9 @@ template <class F>
 tegula_status guarded(F&& f) noexcept {
   tegula::clear_error();
   try {
-    return f().code();
+    const tegula_status status = f().code();
+    if (status == TEGULA_OK) tegula::clear_error();  // a failure on the way that had an answer
+    return status;
   } catch (const std::bad_alloc&) {
     return fail(TEGULA_OUT_OF_MEMORY, "the system has no memory left").code();
   } catch (...) {
@@ -45,10 +49,24 @@ void write_struct(const T& known, T* caller) {
   caller->struct_size = size;
 }
 
-// The size of T in the first release; see read_struct.
 template <class T>
 Status init(const char* name, T* given, size_t struct_size) {
-  return init_struct(name, given, struct_size, sizeof(T));
+  return init_struct(name, given, struct_size, tegula::api::kFirstSize<T>);
+}
+
+Status read_problem(const tegula_problem* problem, tegula_problem& resolved) {
+  tegula_problem given;
+  TEGULA_RETURN_IF_ERROR(read_struct("problem", problem, given));
+  return tegula::api::resolve_problem(given, resolved);
+}
+
+Status warm_up(const tegula_problem* problem, const tegula_device& device) {
+  const tegula::FloatEnvironment environment;  // scale and softcap are rounded here
+  tegula_problem resolved;
+  TEGULA_RETURN_IF_ERROR(read_problem(problem, resolved));
+  tegula::Plan plan;
+  TEGULA_RETURN_IF_ERROR(tegula::make_plan(resolved, device, plan));
+  return tegula::prepare(plan);
 }
 
 }  // namespace
@@ -153,6 +171,21 @@ tegula_status tegula_device_init_sized(tegula_device* device, size_t struct_size
   });
 }
 
+tegula_status tegula_cuda_device_init_sized(tegula_device* device, size_t struct_size,
+                                            int32_t index) {
+  return guarded([&]() -> Status {
+    TEGULA_RETURN_IF_ERROR(init("device", device, struct_size));
+    tegula_device asked{}, found{};
+    asked.struct_size = sizeof asked;
+    asked.kind = TEGULA_CUDA;
+    asked.index = index;
+    asked.num_workers = 1;
+    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_device(&asked, found));
+    write_struct(found, device);
+    return {};
+  });
+}
+
 tegula_status tegula_executor_init_sized(tegula_executor* executor, size_t struct_size) {
   return guarded([&] { return init("executor", executor, struct_size); });
 }
@@ -205,18 +238,13 @@ tegula_status tegula_plan_create(const tegula_problem* problem, const tegula_dev
   return guarded([&]() -> Status {
     if (plan == nullptr) return null("plan");
     const tegula::FloatEnvironment environment;  // scale and softcap are rounded here
-    tegula_problem given, resolved;
+    tegula_problem resolved;
     tegula_device on;
-    TEGULA_RETURN_IF_ERROR(read_struct("problem", problem, given));
-    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_problem(given, resolved));
+    TEGULA_RETURN_IF_ERROR(read_problem(problem, resolved));
     TEGULA_RETURN_IF_ERROR(tegula::api::resolve_device(device, on));
-    tegula_plan* made = new tegula_plan{};
-    const Status status = tegula::make_plan(resolved, on, made->plan);
-    if (!status.ok()) {
-      delete made;
-      return status;
-    }
-    *plan = made;
+    auto made = std::make_unique<tegula_plan>();
+    TEGULA_RETURN_IF_ERROR(tegula::make_plan(resolved, on, made->plan));
+    *plan = made.release();
     return {};
   });
 }
@@ -246,7 +274,26 @@ tegula_status tegula_plan_get_info(const tegula_plan* plan, tegula_plan_info* in
 }
 
 tegula_status tegula_prepare(const tegula_plan* plan) {
-  return guarded([&]() -> Status { return plan == nullptr ? null("plan") : Status{}; });
+  return guarded([&] { return plan == nullptr ? null("plan") : tegula::prepare(plan->plan); });
+}
+
+tegula_status tegula_warm_up(const tegula_problem* const* problems, size_t count,
+                             const tegula_device* device) {
+  return guarded([&]() -> Status {
+    if (problems == nullptr && count != 0) {
+      return fail(TEGULA_INVALID_ARGUMENT, "problems: is NULL, but count is %zu", count);
+    }
+    tegula_device on;
+    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_device(device, on));
+    for (size_t i = 0; i < count; ++i) {
+      const Status status = warm_up(problems[i], on);
+      if (status.ok()) continue;
+      char text[512];
+      std::snprintf(text, sizeof text, "%s", tegula::error_text());
+      return fail(status.code(), "problems[%zu]: %s", i, text);
+    }
+    return {};
+  });
 }
 
 tegula_status tegula_explain(const tegula_plan* plan, char* text, size_t size, size_t* needed) {
@@ -275,13 +322,16 @@ tegula_status tegula_forward(const tegula_plan* plan, const tegula_forward_args*
     tegula::ForwardCall call;
     tegula::Execution how;
     TEGULA_RETURN_IF_ERROR(read_struct("args", args, known));
-    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_execution(execution, p.device.num_workers, how));
+    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_execution(execution, &p.device, how));
     if (how.workspace != nullptr && how.workspace_size < p.scratch_bytes) {
       return fail(TEGULA_OUT_OF_MEMORY,
                   "execution.workspace_size: %zu is less than the plan's scratch_bytes %zu",
                   how.workspace_size, p.scratch_bytes);
     }
     TEGULA_RETURN_IF_ERROR(tegula::api::resolve_forward(p.problem, p.device, known, call));
+    if (p.device.kind == TEGULA_CUDA) {
+      TEGULA_RETURN_IF_ERROR(tegula::api::check_cuda_execution(how, p.device));
+    }
     // Without output there is nothing to do, and no memory of the caller's bounds the batch.
     if (!tegula::api::has_elements(*known.o)) return {};
     return p.implementation->forward(p, call, how);
@@ -297,7 +347,7 @@ tegula_status tegula_append_kv(const tegula_append_kv_args* args,
     tegula::AppendCall call;
     tegula::Execution how;
     TEGULA_RETURN_IF_ERROR(read_struct("args", args, known));
-    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_execution(execution, 0, how));
+    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_execution(execution, nullptr, how));
     TEGULA_RETURN_IF_ERROR(tegula::api::resolve_append_kv(known, call));
     if (!tegula::api::has_elements(*known.k_new)) return {};
     return tegula::run_append_kv(call, how);
@@ -310,7 +360,7 @@ tegula_status tegula_combine(const tegula_combine_args* args, const tegula_execu
     tegula::CombineCall call;
     tegula::Execution how;
     TEGULA_RETURN_IF_ERROR(read_struct("args", args, known));
-    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_execution(execution, 0, how));
+    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_execution(execution, nullptr, how));
     TEGULA_RETURN_IF_ERROR(tegula::api::resolve_combine(known, call));
     if (!tegula::api::has_elements(*known.o)) return {};
     return tegula::run_combine(call, how);
@@ -323,8 +373,11 @@ tegula_status tegula_capability(const tegula_device* device, const char* name, i
   return guarded([&]() -> Status {
     if (name == nullptr) return null("name");
     if (value == nullptr) return null("value");
-    tegula_device on;
-    TEGULA_RETURN_IF_ERROR(tegula::api::resolve_device(device, on));
+    tegula_device on{};
+    const Status status = tegula::api::resolve_device(device, on);
+    // A GPU that no driver shows can do nothing: that is an answer, too.
+    const bool absent = on.kind == TEGULA_CUDA && status.code() != TEGULA_INVALID_ARGUMENT;
+    if (!status.ok() && !absent) return status;
     return tegula::capability(on, name, value);
   });
 }

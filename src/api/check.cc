@@ -97,6 +97,19 @@ std::byte* address_of(const tegula_tensor& tensor) {
                                       tensor.byte_offset);
 }
 
+bool fits_tma(const tegula_tensor& tensor) {
+  constexpr int64_t kGranule = 16, kStrideEnd = int64_t{1} << 40;
+  if (!has_elements(tensor)) return true;
+  if (reinterpret_cast<uintptr_t>(address_of(tensor)) % kGranule != 0) return false;
+  const int64_t size = tensor.type_bits / 8;
+  for (int32_t i = 0; i + 1 < tensor.ndim; ++i) {
+    if (tensor.shape[i] <= 1) continue;
+    const int64_t stride = tensor.strides[i];
+    if (stride <= 0 || stride >= kStrideEnd / size || stride * size % kGranule != 0) return false;
+  }
+  return true;
+}
+
 int64_t stride_of(const tegula_tensor& tensor, int32_t dimension) {
   return tensor.shape[dimension] <= 1 || !has_elements(tensor) ? 0 : tensor.strides[dimension];
 }

@@ -21,11 +21,17 @@ namespace tegula::api {
 Status read_struct(const char* name, const void* given, void* known, size_t known_size,
                    size_t least);
 
+// The size of T in the first release: the offset of the first field that was added since.
+template <class T>
+inline constexpr size_t kFirstSize = sizeof(T);
+template <>
+inline constexpr size_t kFirstSize<tegula_problem> = offsetof(tegula_problem, unaligned);
+template <>
+inline constexpr size_t kFirstSize<tegula_device> = offsetof(tegula_device, compute_capability);
+
 template <class T>
 Status read_struct(const char* name, const T* given, T& known) {
-  // Still the first release: when a field is added, `least` becomes the offset of the first one
-  // added.
-  return read_struct(name, given, &known, sizeof(T), sizeof(T));
+  return read_struct(name, given, &known, sizeof(T), kFirstSize<T>);
 }
 
 // Zeroes struct_size bytes and sets struct_size; for the *_init functions.
@@ -65,6 +71,10 @@ Status check_cpu(const char* operation, const tegula_tensor& tensor);
 // "v: seqlen_k 6 differs from k: seqlen_k 5".
 Status check_equal(const char* name, const char* what, int64_t value, const char* other_name,
                    const char* other_what, int64_t other);
+
+// Whether the tensor copy engine of a GPU can move it: TEGULA_UNALIGNED_* in tegula.h. A tensor
+// without elements, or whose data is still NULL, is moved.
+bool fits_tma(const tegula_tensor& tensor);
 
 bool has_elements(const tegula_tensor& tensor);
 std::byte* address_of(const tegula_tensor& tensor);

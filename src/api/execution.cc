@@ -6,6 +6,61 @@
 
 namespace tegula::api {
 
+namespace {
+
+Status check_cpu_device(const tegula_device& device) {
+  if (device.isa < TEGULA_ISA_AUTO || device.isa > TEGULA_ISA_AMX_MODEL) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "device.isa: %" PRId32 " is not within 0 (auto) and %d (amx_model)", device.isa,
+                TEGULA_ISA_AMX_MODEL);
+  }
+  if (device.num_workers < 1) {
+    return fail(TEGULA_INVALID_ARGUMENT, "device.num_workers: %" PRId32 " is less than 1",
+                device.num_workers);
+  }
+  return {};
+}
+
+// What the caller left to the driver is asked of it.
+Status resolve_cuda_device(tegula_device& device) {
+  device.isa = TEGULA_ISA_AUTO;
+  device.num_workers = 1;
+  if (device.compute_capability == 0) return describe_cuda(device);
+  // 10 * major + minor, and no major has more than one digit more than today's.
+  if (device.compute_capability < 10 || device.compute_capability > 999) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "device.compute_capability: %" PRId32 " is not 10 * major + minor (90: sm_90)",
+                device.compute_capability);
+  }
+  if (device.num_sms < 1) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "device.num_sms: %" PRId32 " is less than 1 beside compute_capability %" PRId32,
+                device.num_sms, device.compute_capability);
+  }
+  return {};
+}
+
+Status check_executor(const tegula_executor& given, const tegula_device* device) {
+  tegula_executor executor;
+  TEGULA_RETURN_IF_ERROR(read_struct("execution.executor", &given, executor));
+  if (executor.parallel_for == nullptr) {
+    return fail(TEGULA_INVALID_ARGUMENT, "execution.executor: parallel_for is NULL");
+  }
+  if (executor.num_workers < 1) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "execution.executor: num_workers %" PRId32 " is less than 1", executor.num_workers);
+  }
+  if (device != nullptr && device->kind == TEGULA_CPU &&
+      executor.num_workers > device->num_workers) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "execution.executor: num_workers %" PRId32 " is more than the plan's %" PRId32,
+                executor.num_workers, device->num_workers);
+  }
+  return {};
+}
+
+}  // namespace
+
 Status resolve_device(const tegula_device* given, tegula_device& device) {
   if (given == nullptr) {
     device = tegula_device{};
@@ -19,44 +74,22 @@ Status resolve_device(const tegula_device* given, tegula_device& device) {
   }
   if (device.index < 0)
     return fail(TEGULA_INVALID_ARGUMENT, "device.index: %" PRId32 " is less than 0", device.index);
-  if (device.isa < TEGULA_ISA_AUTO || device.isa > TEGULA_ISA_AMX_MODEL) {
-    return fail(TEGULA_INVALID_ARGUMENT,
-                "device.isa: %" PRId32 " is not within 0 (auto) and %d (amx_model)", device.isa,
-                TEGULA_ISA_AMX_MODEL);
-  }
-  if (device.num_workers < 1) {
-    return fail(TEGULA_INVALID_ARGUMENT, "device.num_workers: %" PRId32 " is less than 1",
-                device.num_workers);
-  }
   if (device.tuning != nullptr) {
     return fail(TEGULA_UNSUPPORTED,
                 "device.tuning: is not NULL; calibrated tables are not supported by version %d.%d",
                 TEGULA_VERSION_MAJOR, TEGULA_VERSION_MINOR);
   }
-  return {};
+  return device.kind == TEGULA_CPU ? check_cpu_device(device) : resolve_cuda_device(device);
 }
 
-Status resolve_execution(const tegula_execution* given, int32_t num_workers, Execution& execution) {
+Status resolve_execution(const tegula_execution* given, const tegula_device* device,
+                         Execution& execution) {
   execution = Execution{};
   if (given == nullptr) return {};
   tegula_execution known;
   TEGULA_RETURN_IF_ERROR(read_struct("execution", given, known));
   if (known.executor != nullptr) {
-    tegula_executor executor;
-    TEGULA_RETURN_IF_ERROR(read_struct("execution.executor", known.executor, executor));
-    if (executor.parallel_for == nullptr) {
-      return fail(TEGULA_INVALID_ARGUMENT, "execution.executor: parallel_for is NULL");
-    }
-    if (executor.num_workers < 1) {
-      return fail(TEGULA_INVALID_ARGUMENT,
-                  "execution.executor: num_workers %" PRId32 " is less than 1",
-                  executor.num_workers);
-    }
-    if (num_workers != 0 && executor.num_workers > num_workers) {
-      return fail(TEGULA_INVALID_ARGUMENT,
-                  "execution.executor: num_workers %" PRId32 " is more than the plan's %" PRId32,
-                  executor.num_workers, num_workers);
-    }
+    TEGULA_RETURN_IF_ERROR(check_executor(*known.executor, device));
   }
   if (known.workspace == nullptr && known.workspace_size != 0) {
     return fail(TEGULA_INVALID_ARGUMENT, "execution.workspace: is NULL, but workspace_size is %zu",
@@ -75,6 +108,21 @@ Status resolve_execution(const tegula_execution* given, int32_t num_workers, Exe
   execution.workspace_size = known.workspace_size;
   execution.error_word = known.error_word;
   return {};
+}
+
+Status check_cuda_execution(const Execution& execution, const tegula_device& device) {
+  TEGULA_RETURN_IF_ERROR(check_cuda_stream(execution.stream, device));
+  if (execution.workspace != nullptr) {
+    TEGULA_RETURN_IF_ERROR(check_cuda_address("execution.workspace", execution.workspace, device));
+  }
+  if (execution.error_word == nullptr) return {};
+  if (const uintptr_t past = reinterpret_cast<uintptr_t>(execution.error_word) % sizeof(int32_t);
+      past != 0) {
+    return fail(TEGULA_INVALID_ARGUMENT,
+                "execution.error_word: the address is %zu past a multiple of %zu bytes",
+                static_cast<size_t>(past), sizeof(int32_t));
+  }
+  return check_cuda_address("execution.error_word", execution.error_word, device);
 }
 
 }  // namespace tegula::api

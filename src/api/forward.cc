@@ -305,6 +305,11 @@ Status describe_extras(const tegula_forward_args& a, tegula_problem& p) {
   return {};
 }
 
+uint32_t unaligned_operands(const tegula_forward_args& a) {
+  return (fits_tma(*a.q) ? 0 : TEGULA_UNALIGNED_Q) | (fits_tma(*a.k) ? 0 : TEGULA_UNALIGNED_K) |
+         (fits_tma(*a.v) ? 0 : TEGULA_UNALIGNED_V) | (fits_tma(*a.o) ? 0 : TEGULA_UNALIGNED_O);
+}
+
 }  // namespace
 
 Status describe_forward(const tegula_forward_args& args, tegula_problem& problem) {
@@ -320,6 +325,7 @@ Status describe_forward(const tegula_forward_args& args, tegula_problem& problem
   TEGULA_RETURN_IF_ERROR(for_each_tensor(args, [&](const char* name, const tegula_tensor& tensor) {
     return check_same_device(name, tensor, "q", *args.q);
   }));
+  p.unaligned = args.q->device_kind == TEGULA_CUDA ? unaligned_operands(args) : 0;
   problem = p;
   return {};
 }

@@ -5,6 +5,7 @@
 #include "src/api/check.hpp"
 #include "src/api/forward.hpp"
 #include "src/api/lengths.hpp"
+#include "src/plan/plan.hpp"
 
 namespace tegula::api {
 namespace {
@@ -83,6 +84,28 @@ Status check_plan_sizes(const tegula_problem& plan, const tegula_problem& call) 
   return {};
 }
 
+// What the plan's loads can move (TEGULA_UNALIGNED_*).
+Status check_plan_alignment(const tegula_problem& plan, const tegula_problem& call,
+                            const tegula_forward_args& args) {
+  const uint32_t beyond = call.unaligned & ~plan.unaligned;
+  if (beyond == 0) return {};
+  const struct {
+    const char* name;
+    const tegula_tensor* tensor;
+  } operands[] = {{"q", args.q}, {"k", args.k}, {"v", args.v}, {"o", args.o}};
+  const int bit = __builtin_ctz(beyond);
+  const tegula_tensor& tensor = *operands[bit].tensor;
+  return fail(
+      TEGULA_INVALID_ARGUMENT,
+      "%s: the address is %zu past a multiple of 16 bytes, strides are [%" PRId64 ", %" PRId64
+      ", %" PRId64
+      "] of %s: below the class of the plan's problem (unaligned "
+      "0x%" PRIx32 " lacks 0x%x)",
+      operands[bit].name, static_cast<size_t>(reinterpret_cast<uintptr_t>(address_of(tensor)) % 16),
+      tensor.ndim > 3 ? stride_of(tensor, 0) : 0, stride_of(tensor, tensor.ndim - 3),
+      stride_of(tensor, tensor.ndim - 2), type_text(tensor).text, plan.unaligned, 1u << bit);
+}
+
 StridedView strided_view(const tegula_tensor& tensor, int32_t first) {
   StridedView view;
   view.data = address_of(tensor);
@@ -95,6 +118,8 @@ void resolve_views(const tegula_forward_args& a, const tegula_problem& here, For
   call.batch = here.batch;
   call.seqlen_q = here.layout_q == TEGULA_DENSE ? here.seqlen_q : 0;
   call.seqlen_k = here.layout_k == TEGULA_DENSE ? here.seqlen_k : 0;
+  call.total_q = here.total_q;
+  call.total_k = here.total_k;
   call.q = token_view(*a.q);
   call.k = token_view(*a.k);
   call.v = token_view(*a.v);
@@ -117,6 +142,45 @@ void resolve_views(const tegula_forward_args& a, const tegula_problem& here, For
   if (a.descale_v != nullptr) call.descale_v = head_scale_view(*a.descale_v);
 }
 
+// The packed copy in host memory of a device tensor; absent if the caller gave none.
+IndexView host_view(const tegula_index* index) {
+  IndexView view;
+  if (index == nullptr || index->host == nullptr) return view;
+  view = index_view(index);
+  view.data = static_cast<const std::byte*>(index->host);
+  const int32_t last = index->tensor.ndim - 1;
+  view.strides[last] = 1;
+  if (last == 1) view.strides[0] = index->tensor.shape[1];
+  return view;
+}
+
+// What the host can see of a CUDA call's lengths: all of them are checked as the CPU's are, or,
+// where one has no copy, each array of offsets alone.
+Status check_host_copies(const tegula_problem& here, const tegula_forward_args& a,
+                         const ForwardCall& call) {
+  ForwardCall seen = call;
+  const struct {
+    const char* name;
+    const tegula_index* index;
+    IndexView* view;
+  } lengths[] = {{"cu_seqlens_q", a.cu_seqlens_q, &seen.cu_seqlens_q},
+                 {"cu_seqlens_k", a.cu_seqlens_k, &seen.cu_seqlens_k},
+                 {"cu_seqlens_new", a.cu_seqlens_new, &seen.cu_seqlens_new},
+                 {"seqused_q", a.seqused_q, &seen.seqused_q},
+                 {"seqused_k", a.seqused_k, &seen.seqused_k},
+                 {"leftpad_k", a.leftpad_k, &seen.leftpad_k},
+                 {"page_indptr", a.page_indptr, &seen.pages.indptr}};
+  bool all = true;
+  for (const auto& length : lengths) {
+    *length.view = host_view(length.index);
+    all = all && (length.index == nullptr || length.view->present());
+  }
+  seen.pages.table = host_view(a.page_table);
+  seen.pages.indices = host_view(a.page_indices);
+  if (all) return check_lengths(here, a.bias, seen);
+  return check_visible_offsets(here, seen);
+}
+
 }  // namespace
 
 Status resolve_forward(const tegula_problem& problem, const tegula_device& device,
@@ -135,8 +199,12 @@ Status resolve_forward(const tegula_problem& problem, const tegula_device& devic
   call = ForwardCall{};
   call.problem = &problem;
   resolve_views(args, here, call);
-  if (device.kind == TEGULA_CPU) TEGULA_RETURN_IF_ERROR(check_lengths(here, args.bias, call));
-  return {};
+  if (device.kind == TEGULA_CPU) return check_lengths(here, args.bias, call);
+  TEGULA_RETURN_IF_ERROR(check_plan_alignment(problem, here, args));
+  TEGULA_RETURN_IF_ERROR(for_each_tensor(args, [&](const char* name, const tegula_tensor& tensor) {
+    return has_elements(tensor) ? check_cuda_address(name, address_of(tensor), device) : Status{};
+  }));
+  return check_host_copies(here, args, call);
 }
 
 }  // namespace tegula::api

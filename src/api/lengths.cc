@@ -33,7 +33,7 @@ Status check_offsets(const char* name, const IndexView& offsets, int64_t batch,
 
 Status check_page_row(const PageTable& pages, int64_t batch_index, int64_t total_pages,
                       int64_t& row_pages) {
-  if (pages.table.present()) {
+  if (!pages.indptr.present()) {
     row_pages = total_pages;
     return {};
   }
@@ -147,8 +147,7 @@ Status check_key_length(const ForwardCall& call, int64_t b, int64_t capacity,
 
 }  // namespace
 
-Status check_lengths(const tegula_problem& here, const tegula_tensor* bias,
-                     const ForwardCall& call) {
+Status check_visible_offsets(const tegula_problem& here, const ForwardCall& call) {
   if (call.cu_seqlens_q.present()) {
     TEGULA_RETURN_IF_ERROR(
         check_offsets("cu_seqlens_q", call.cu_seqlens_q, here.batch, "q", "total_q", here.total_q));
@@ -167,7 +166,14 @@ Status check_lengths(const tegula_problem& here, const tegula_tensor* bias,
                 "seqlen_new: %" PRId64 " is more than the capacity %" PRId64, call.seqlen_new,
                 bound);
   }
+  return {};
+}
+
+Status check_lengths(const tegula_problem& here, const tegula_tensor* bias,
+                     const ForwardCall& call) {
+  TEGULA_RETURN_IF_ERROR(check_visible_offsets(here, call));
   const bool paged = here.layout_k == TEGULA_PAGED;
+  const bool ids_seen = call.pages.table.present() || call.pages.indices.present();
   const int64_t total_pages = paged ? here.seqlen_k / here.page_size : 0;
   // Without an index tensor all sequences are alike, and no memory of the caller's bounds the
   // batch.
@@ -187,13 +193,12 @@ Status check_lengths(const tegula_problem& here, const tegula_tensor* bias,
       capacity = row_pages * here.page_size;
     }
     TEGULA_RETURN_IF_ERROR(check_key_length(call, b, capacity, sequence, bias));
-    if (!paged || sequence.seqlen_q == 0) continue;
+    if (!ids_seen || sequence.seqlen_q == 0) continue;
     // Entries that no query row sees may be anything (contract.md, 10).
     const KeyRange seen = Mask(*call.problem, sequence).keys(0, sequence.seqlen_q);
     if (seen.empty()) continue;
     TEGULA_RETURN_IF_ERROR(check_page_ids(call.pages, b, seen.begin / here.page_size,
-                                          ceil_div(seen.end, here.page_size),
-                                          here.num_pages));
+                                          ceil_div(seen.end, here.page_size), here.num_pages));
   }
   return {};
 }

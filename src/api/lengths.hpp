@@ -20,8 +20,11 @@ Status check_page_row(const PageTable& pages, int64_t batch_index, int64_t total
 Status check_page_ids(const PageTable& pages, int64_t batch_index, int64_t begin, int64_t end,
                       int64_t num_pages);
 
-// Every length and page of a forward. `here` describes this call's tensors; call.problem is the
-// plan's.
+// Arrays of offsets that are present, each alone, and seqlen_new.
+Status check_visible_offsets(const tegula_problem& here, const ForwardCall& call);
+
+// Every length and page of a forward; page ids only if they are present (a CUDA call may have no
+// copy of them). `here` describes this call's tensors; call.problem is the plan's.
 Status check_lengths(const tegula_problem& here, const tegula_tensor* bias,
                      const ForwardCall& call);
 

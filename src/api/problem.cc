@@ -19,6 +19,7 @@ constexpr int64_t kMaxRows = int64_t{1} << 47;
 constexpr int64_t kSplitGranule = 64;
 
 constexpr uint32_t kAllOperands = (TEGULA_HAS_PAGE_INDPTR << 1) - 1;
+constexpr uint32_t kAllUnaligned = (TEGULA_UNALIGNED_O << 1) - 1;
 
 Status check_types(const tegula_problem& given, tegula_problem& p) {
   if (!is_float(p.q_dtype)) {
@@ -66,6 +67,10 @@ Status check_operands(const tegula_problem& p) {
   if (p.operands & ~kAllOperands) {
     return fail(TEGULA_UNSUPPORTED, "operands: 0x%" PRIx32 " has bits beyond the known 0x%" PRIx32,
                 p.operands, kAllOperands);
+  }
+  if (p.unaligned & ~kAllUnaligned) {
+    return fail(TEGULA_UNSUPPORTED, "unaligned: 0x%" PRIx32 " has bits beyond the known 0x%" PRIx32,
+                p.unaligned, kAllUnaligned);
   }
   const auto has = [&](uint32_t operand) { return (p.operands & operand) != 0; };
   if (p.layout_k == TEGULA_PAGED && !has(TEGULA_HAS_SEQUSED_K)) {

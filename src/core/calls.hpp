@@ -26,6 +26,7 @@ struct ForwardCall {
   const tegula_problem* problem = nullptr;  // the plan's: checked, defaults resolved
   int64_t batch = 0;                        // this call's
   int64_t seqlen_q = 0, seqlen_k = 0;  // dense: the tensors' (0 otherwise)
+  int64_t total_q = 0, total_k = 0;    // ragged: rows of the tensors (0 otherwise)
   TokenView q, k, v, o;
   StridedView lse;  // [batch, head, token], ragged: [0, head, token]
   IndexView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, cu_seqlens_new;

@@ -17,6 +17,13 @@ Status fail(tegula_status code, const char* format, ...) {
   return Status(code);
 }
 
+void refuse(Refusal& why, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(why.text, sizeof why.text, format, arguments);
+  va_end(arguments);
+}
+
 void clear_error() { text[0] = '\0'; }
 const char* error_text() { return text; }
 

@@ -22,6 +22,13 @@ class [[nodiscard]] Status {
 // fail(TEGULA_INVALID_ARGUMENT, "k: num_heads_kv %lld ...").
 __attribute__((format(printf, 2, 3))) Status fail(tegula_status code, const char* format, ...);
 
+// Why an implementation cannot take a problem; empty: it can.
+struct Refusal {
+  char text[160] = "";
+  explicit operator bool() const { return text[0] != '\0'; }
+};
+__attribute__((format(printf, 2, 3))) void refuse(Refusal& why, const char* format, ...);
+
 // Clears the calling thread's error text; every entry point of the C ABI begins with it.
 void clear_error();
 const char* error_text();

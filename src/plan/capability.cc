@@ -6,6 +6,7 @@
 #include "src/cpu/executor/scratch_pool.hpp"
 #include "src/cpu/executor/topology.hpp"
 #include "src/cpu/families.hpp"
+#include "src/cuda/driver/driver.hpp"
 #include "src/plan/plan.hpp"
 
 namespace tegula {
@@ -21,9 +22,31 @@ struct Entry {
   int64_t (*value)(const tegula_device& device);
 };
 
-// The CUDA back end is not in this build: what is true of the CPU is 0 there.
-int64_t on_cpu(const tegula_device& device, int64_t value) {
-  return device.kind == TEGULA_CPU ? value : 0;
+// The only GPUs that have a kernel.
+bool is_served(const tegula_device& device) {
+  return device.compute_capability == 90;
+}
+
+int64_t num_cuda_devices(const tegula_device&) {
+  int count = 0;
+  return cuda::device_count(count).ok() ? count : 0;
+}
+
+int64_t cuda_works(const tegula_device&) {
+  const auto count = num_cuda_devices({});
+  for (int32_t i = 0; i < count; ++i) {
+    tegula_device device{};
+    device.index = i;
+    if (describe_cuda(device).ok() && is_served(device)) return 1;
+  }
+  return 0;
+}
+
+// A number for the CPU, one for GPUs that have a kernel; 0 for others.
+template <int64_t kOnCpu, int64_t kOnCuda>
+int64_t on(const tegula_device& device) {
+  if (device.kind == TEGULA_CPU) return kOnCpu;
+  return is_served(device) ? kOnCuda : 0;
 }
 
 constexpr Entry kEntries[] = {
@@ -33,14 +56,15 @@ constexpr Entry kEntries[] = {
     {"isa.avx512bf16", isa_capability<TEGULA_ISA_AVX512BF16>},
     {"isa.amx", isa_capability<TEGULA_ISA_AMX>},
     {"isa.amx_model", isa_capability<TEGULA_ISA_AMX_MODEL>},
-    {"cuda", [](const tegula_device&) { return int64_t{0}; }},
-    {"forward", [](const tegula_device& device) { return on_cpu(device, 1); }},
-    {"append_kv", [](const tegula_device& device) { return on_cpu(device, 1); }},
-    {"combine", [](const tegula_device& device) { return on_cpu(device, 1); }},
-    {"backward", [](const tegula_device&) { return int64_t{0}; }},
-    {"head_dim.max", [](const tegula_device& device) { return on_cpu(device, kMaxHeadDim); }},
-    {"head_dim_v.max", [](const tegula_device& device) { return on_cpu(device, kMaxHeadDim); }},
-    {"num_splits.max", [](const tegula_device& device) { return on_cpu(device, kMaxSplits); }},
+    {"cuda", cuda_works},
+    {"cuda.devices", num_cuda_devices},
+    {"forward", on<1, 1>},
+    {"append_kv", on<1, 0>},
+    {"combine", on<1, 0>},
+    {"backward", on<0, 0>},
+    {"head_dim.max", on<kMaxHeadDim, 256>},
+    {"head_dim_v.max", on<kMaxHeadDim, 256>},
+    {"num_splits.max", on<kMaxSplits, 1>},
     {"num_workers", [](const tegula_device&) { return int64_t{cpu::default_num_workers()}; }},
 };
 
@@ -53,7 +77,7 @@ Status capability(const tegula_device& device, const char* name, int64_t* value)
       return {};
     }
   }
-  char known[256] = "";
+  char known[320] = "";
   size_t used = 0;
   for (const Entry& entry : kEntries) {
     const size_t length = std::strlen(entry.name);
@@ -66,7 +90,7 @@ Status capability(const tegula_device& device, const char* name, int64_t* value)
 }
 
 size_t trim_memory() {
-  return static_cast<size_t>(cpu::ScratchPool::process_pool().trim());
+  return static_cast<size_t>(cpu::ScratchPool::process_pool().trim()) + cuda::trim_device_memory();
 }
 
 }  // namespace tegula

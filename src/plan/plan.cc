@@ -11,71 +11,26 @@
 #include "src/cpu/cpu.hpp"
 #include "src/cpu/executor/thread_pool.hpp"
 #include "src/cpu/families.hpp"
+#include "src/plan/implementations.hpp"
 
 namespace tegula {
-namespace {
 
-__attribute__((format(printf, 2, 3))) void refuse(Refusal& why, const char* format, ...) {
+void Explanation::line(const char* format, ...) {
+  char buffer[320];
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(why.text, sizeof why.text, format, arguments);
+  std::vsnprintf(buffer, sizeof buffer, format, arguments);
   va_end(arguments);
+  text_ += buffer;
+  text_ += '\n';
 }
 
-template <tegula_isa kIsa>
-void refuse_cpu(const tegula_problem& problem, const tegula_device& device, Refusal& why) {
-  if (device.kind != TEGULA_CPU) return refuse(why, "the device is not a CPU");
-  if (cpu::find_family(kIsa) == nullptr) return refuse(why, "not in this build");
-  if (device.isa != TEGULA_ISA_AUTO && device.isa != kIsa) {
-    return refuse(why, "the device asks for %s",
-                  tegula_isa_name(static_cast<tegula_isa>(device.isa)));
-  }
-  if (!cpu::machine_runs(kIsa)) return refuse(why, "this machine cannot run it");
-  if (kIsa == TEGULA_ISA_AMX && device.isa == TEGULA_ISA_AUTO && !cpu::suits_tiles(problem)) {
-    return refuse(why, "matrix tiles take q, k and v of 16 or 8 bits without a bias");
-  }
-  if (kIsa == TEGULA_ISA_AVX512BF16 && device.isa == TEGULA_ISA_AUTO) {
-    if (problem.q_dtype != TEGULA_BF16) {
-      return refuse(why, "q is %s: no use for the bf16 dot product", dtype_name(problem.q_dtype));
-    }
-    if (!cpu::pairs_rule().use) return refuse(why, "%s", cpu::pairs_rule().reason);
-  }
-}
-
-template <tegula_isa kIsa>
-void configure_cpu(Plan& plan) {
-  plan.device.isa = kIsa;
-  plan.cpu = cpu::plan_forward(plan.problem, *cpu::find_family(kIsa), plan.device.num_workers);
-  plan.tile_m = plan.cpu.tile_m;
-  plan.tile_n = plan.cpu.params.tile_n;
-  plan.num_splits = plan.cpu.max_splits;
-  plan.scratch_bytes = plan.cpu.scratch_bytes;
-}
-
-Status forward_cpu(const Plan& plan, const ForwardCall& call, const Execution& execution) {
-  return cpu::forward(plan.cpu, call, execution);
-}
-
-void refuse_cuda(const tegula_problem&, const tegula_device& device, Refusal& why) {
-  refuse(why, device.kind == TEGULA_CUDA ? "the CUDA back end is not in this version"
-                                         : "the device is not a GPU");
-}
-
-template <tegula_isa kIsa>
-constexpr Implementation cpu_implementation(const char* name) {
-  return {name, refuse_cpu<kIsa>, configure_cpu<kIsa>, forward_cpu};
-}
+namespace {
 
 // In order of preference: the first that accepts wins.
-constexpr Implementation kForward[] = {
-    {"cuda", refuse_cuda, nullptr, nullptr},
-    cpu_implementation<TEGULA_ISA_AMX>("cpu_amx"),
-    cpu_implementation<TEGULA_ISA_AVX512BF16>("cpu_avx512bf16"),
-    cpu_implementation<TEGULA_ISA_AVX512>("cpu_avx512"),
-    cpu_implementation<TEGULA_ISA_AVX2>("cpu_avx2"),
-    cpu_implementation<TEGULA_ISA_SCALAR>("cpu_scalar"),
-    cpu_implementation<TEGULA_ISA_AMX_MODEL>("cpu_amx_model"),
-};
+constexpr const Implementation* kForward[] = {&kCudaForwardSm90, &kCpuAmx,  &kCpuAvx512Bf16,
+                                              &kCpuAvx512,       &kCpuAvx2, &kCpuScalar,
+                                              &kCpuAmxModel};
 
 constexpr int32_t kUnknownIsa = -1;
 
@@ -117,93 +72,66 @@ Status make_plan(const tegula_problem& problem, const tegula_device& device, Pla
   plan.problem = problem;
   plan.device = device;
   plan.asked_isa = device.isa;
-  Refusal why;
-  for (const Implementation& candidate : kForward) {
-    why = {};
-    candidate.refuse(problem, device, why);
-    if (why) continue;
-    plan.implementation = &candidate;
-    candidate.configure(plan);
-    return {};
+  Refusal first, last;
+  for (const Implementation* candidate : kForward) {
+    last = {};
+    candidate->refuse(problem, device, last);
+    if (!last) {
+      plan.implementation = candidate;
+      candidate->configure(plan);
+      return {};
+    }
+    if (candidate == kForward[0]) first = last;
   }
   if (device.kind == TEGULA_CUDA) {
-    return fail(
-        TEGULA_UNSUPPORTED,
-        "device: kind cuda has no implementation: the CUDA back end is not in this version");
+    return fail(TEGULA_UNSUPPORTED, "device: cuda:%d has no implementation for this: %s",
+                static_cast<int>(device.index), first.text);
   }
   return fail(TEGULA_UNSUPPORTED, "device: isa %s has no implementation here: %s",
-              tegula_isa_name(static_cast<tegula_isa>(device.isa)), why.text);
+              tegula_isa_name(static_cast<tegula_isa>(device.isa)), last.text);
+}
+
+Status prepare(const Plan& plan) {
+  return plan.implementation->prepare(plan);
 }
 
 std::string explain(const Plan& plan) {
-  std::string text;
-  const auto line = [&text](const char* format, auto... values) {
-    char buffer[256];
-    std::snprintf(buffer, sizeof buffer, format, values...);
-    text += buffer;
-    text += '\n';
-  };
+  Explanation out;
   const tegula_problem& problem = plan.problem;
-  const cpu::ForwardParams& params = plan.cpu.params;
-  line("implementation  %s", plan.implementation->name);
+  out.line("implementation  %s", plan.implementation->name);
   tegula_device asked = plan.device;
   asked.isa = plan.asked_isa;
-  for (const Implementation* candidate = kForward; candidate != plan.implementation; ++candidate) {
+  for (const Implementation* const* candidate = kForward; *candidate != plan.implementation;
+       ++candidate) {
     Refusal why;
-    candidate->refuse(problem, asked, why);
-    line("  not %-16s%s", candidate->name, why.text);
+    (*candidate)->refuse(problem, asked, why);
+    out.line("  not %-18s%s", (*candidate)->name, why.text);
   }
-  line(
+  const auto size = [](int64_t value) { return static_cast<long long>(value); };
+  out.line(
       "problem         forward, q %s, k and v %s, o %s, heads %lld/%lld, head_dim %lld, head_dim_v "
       "%lld",
       dtype_name(problem.q_dtype), dtype_name(problem.kv_dtype), dtype_name(problem.o_dtype),
-      static_cast<long long>(problem.num_heads_q), static_cast<long long>(problem.num_heads_kv),
-      static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v));
+      size(problem.num_heads_q), size(problem.num_heads_kv), size(problem.head_dim),
+      size(problem.head_dim_v));
   constexpr const char* kLayouts[] = {"dense", "ragged", "paged"};
-  const auto size = [](int64_t value) { return static_cast<long long>(value); };
-  line("sizes           batch %lld, q %s of at most %lld, k %s of at most %lld%s",
-       size(problem.batch), kLayouts[problem.layout_q], size(problem.max_seqlen_q),
-       kLayouts[problem.layout_k], size(problem.max_seqlen_k),
-       problem.layout_k == TEGULA_PAGED ? " in pages" : "");
+  out.line("sizes           batch %lld, q %s of at most %lld, k %s of at most %lld%s",
+           size(problem.batch), kLayouts[problem.layout_q], size(problem.max_seqlen_q),
+           kLayouts[problem.layout_k], size(problem.max_seqlen_k),
+           problem.layout_k == TEGULA_PAGED ? " in pages" : "");
   if (problem.layout_k == TEGULA_PAGED) {
-    line("pages           %lld of %lld tokens", size(problem.num_pages), size(problem.page_size));
+    out.line("pages           %lld of %lld tokens", size(problem.num_pages),
+             size(problem.page_size));
   }
-  line("mask            %swindow_left %lld, window_right %lld, attention_chunk %lld",
-       problem.causal ? "causal, " : "", size(problem.window_left), size(problem.window_right),
-       size(problem.attention_chunk));
-  line("scores          softmax_scale %g, softcap %g%s%s%s", problem.softmax_scale, problem.softcap,
-       (problem.operands & TEGULA_HAS_ALIBI) ? ", ALiBi" : "",
-       (problem.operands & TEGULA_HAS_BIAS) ? ", bias" : "",
-       (problem.operands & TEGULA_HAS_SINK) ? ", sink" : "");
-  line("products        %s",
-       params.use_tiles ? (params.tiles.q_parts * params.tiles.kv_parts > 1
-                               ? "matrix tiles (tdpbf16ps) on fp16 as two bf16 parts, fp32 sums"
-                               : "matrix tiles (tdpbf16ps), fp32 sums")
-       : params.pairs   ? "bf16 pairs (vdpbf16ps), fp32 sums"
-                        : "fp32");
-  line("packing         %lld query head%s a kv head in the rows of an item",
-       size(params.qheads_per_kvhead), params.qheads_per_kvhead == 1 ? " of" : "s of");
-  line(
-      "few rows        at most %lld packed rows a sequence: lanes along head_dim, blocks of %lld "
-      "keys",
-      size(plan.cpu.family->narrow_rows), size(plan.cpu.family->narrow_tile));
-  line("tiles           tile_m %lld rows (panels of %lld), tile_n %lld keys",
-       static_cast<long long>(plan.tile_m), static_cast<long long>(params.layout.panel_rows),
-       static_cast<long long>(plan.tile_n));
-  if (problem.fixed_split > 0) {
-    line("splits          every %lld keys, at most %lld a sequence",
-         static_cast<long long>(problem.fixed_split), static_cast<long long>(plan.num_splits));
-  } else if (problem.num_splits > 0) {
-    line("splits          %lld, as asked", static_cast<long long>(problem.num_splits));
-  } else {
-    line("splits          automatic, at most %lld a sequence, none below %lld keys",
-         static_cast<long long>(plan.num_splits), static_cast<long long>(plan.cpu.least_split));
-  }
-  line("workers         %d", plan.device.num_workers);
-  line("scratch         %zu bytes: %zu a worker, %zu for split partials", plan.scratch_bytes,
-       plan.cpu.worker_bytes,
-       plan.scratch_bytes - plan.cpu.worker_bytes * static_cast<size_t>(plan.device.num_workers));
-  return text;
+  out.line("mask            %swindow_left %lld, window_right %lld, attention_chunk %lld",
+           problem.causal ? "causal, " : "", size(problem.window_left), size(problem.window_right),
+           size(problem.attention_chunk));
+  out.line("scores          softmax_scale %g, softcap %g%s%s%s", problem.softmax_scale,
+           problem.softcap, (problem.operands & TEGULA_HAS_ALIBI) ? ", ALiBi" : "",
+           (problem.operands & TEGULA_HAS_BIAS) ? ", bias" : "",
+           (problem.operands & TEGULA_HAS_SINK) ? ", sink" : "");
+  plan.implementation->explain(plan, out);
+  return out.text();
 }
 
 Status describe_cpu(tegula_device& device) {

@@ -77,19 +77,4 @@ std::vector<tegula_isa> isas() {
   return list;
 }
 
-Case plain(tegula_dtype dtype, std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t heads_q,
-           std::int64_t heads_kv, std::int64_t head_dim) {
-  Case item;
-  item.id = "plain";
-  item.seed = 11;
-  item.q_dtype = item.kv_dtype = dtype;
-  item.o_dtype = tegula_dtype_size(dtype) == 1 ? TEGULA_BF16 : dtype;
-  item.num_heads_q = heads_q;
-  item.num_heads_kv = heads_kv;
-  item.head_dim = item.head_dim_v = head_dim;
-  item.seqlens_q = {seqlen_q};
-  item.seqlens_k = {seqlen_k};
-  return item;
-}
-
 }  // namespace tegula::cases

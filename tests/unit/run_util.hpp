@@ -10,6 +10,7 @@
 #include <tegula/tegula.h>
 
 #include "tests/cases/forward_case.hpp"
+#include "tests/cases/report_cases.hpp"
 
 namespace tegula::cases {
 
@@ -44,9 +45,5 @@ std::vector<std::byte> bits_of(ForwardData& data, const RunOptions& options = {}
 
 // Those that this machine runs.
 std::vector<tegula_isa> isas();
-
-// A plain case: dense, one dtype, one sequence.
-Case plain(tegula_dtype dtype, std::int64_t seqlen_q, std::int64_t seqlen_k, std::int64_t heads_q,
-           std::int64_t heads_kv, std::int64_t head_dim);
 
 }  // namespace tegula::cases

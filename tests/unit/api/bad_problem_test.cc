@@ -205,8 +205,8 @@ TEST(Structs, SizesBelongToTheAbi) {
   // in read_struct and init must name the first release's size.
   EXPECT_EQ(sizeof(tegula_tensor), 112u);
   EXPECT_EQ(sizeof(tegula_index), 120u);
-  EXPECT_EQ(sizeof(tegula_problem), 208u);
-  EXPECT_EQ(sizeof(tegula_device), 32u);
+  EXPECT_EQ(sizeof(tegula_problem), 216u);
+  EXPECT_EQ(sizeof(tegula_device), 40u);
   EXPECT_EQ(sizeof(tegula_executor), 32u);
   EXPECT_EQ(sizeof(tegula_execution), 48u);
   EXPECT_EQ(sizeof(tegula_forward_args), 176u);

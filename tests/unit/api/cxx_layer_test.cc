@@ -255,14 +255,28 @@ TEST(CxxCombine, TwoHalves) {
 TEST(CxxLibrary, Queries) {
   EXPECT_EQ(tegula::version(), tegula_version());
   EXPECT_EQ(tegula::capability("forward"), 1);
-  tegula::Device device;
-  device.c().kind = TEGULA_CUDA;
-  EXPECT_EQ(tegula::capability("forward", device), 0);
+  EXPECT_EQ(tegula::capability("combine", tegula::Device::cuda(0, 90, 132)), 0);
   EXPECT_THROW(tegula::capability("nothing"), Error);
   tegula::trim_memory();
   EXPECT_EQ(tegula::trim_memory(), 0u);
   EXPECT_STREQ(tegula::name(Dtype::kE5m2), "e5m2");
   EXPECT_EQ(tegula::size_of(Dtype::kBf16), 2u);
+}
+
+TEST(CxxDevice, Gpu) {
+  const tegula::Device device = tegula::Device::cuda(3, 90, 132);
+  EXPECT_TRUE(device.is_cuda());
+  EXPECT_EQ(device.c().index, 3);
+  const std::vector<uint16_t> storage(64);
+  const tegula::Tensor on_cpu(storage, Dtype::kBf16, {1, 4, 1, 16});
+  const tegula::Tensor q = on_cpu.on_cuda(3);
+  EXPECT_FALSE(on_cpu.is_cuda());
+  EXPECT_TRUE(q.is_cuda());
+  EXPECT_EQ(q.device_index(), 3);
+  const tegula::Plan plan(tegula::Problem({.q = q, .k = q, .v = q, .o = q}), device);
+  EXPECT_STREQ(plan.info().implementation, "cuda_forward_sm90");
+  expect_error([&] { plan.forward({.q = on_cpu, .k = on_cpu, .v = on_cpu, .o = on_cpu}); },
+               TEGULA_WRONG_TYPE, "q: device cpu differs from the call's cuda:3");
 }
 
 }  // namespace

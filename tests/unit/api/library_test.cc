@@ -78,7 +78,9 @@ TEST(Capability, EveryDocumentedNameIsKnown) {
     EXPECT_GE(value_of(name), 0);
     EXPECT_LE(value_of(name), 3);
   }
-  EXPECT_EQ(value_of("cuda"), 0);
+  EXPECT_GE(value_of("cuda"), 0);
+  EXPECT_LE(value_of("cuda"), 1);
+  EXPECT_GE(value_of("cuda.devices"), value_of("cuda"));
   EXPECT_EQ(value_of("forward"), 1);
   EXPECT_EQ(value_of("append_kv"), 1);
   EXPECT_EQ(value_of("combine"), 1);
@@ -89,13 +91,26 @@ TEST(Capability, EveryDocumentedNameIsKnown) {
   EXPECT_GE(value_of("num_workers"), 1);
 }
 
-TEST(Capability, CudaHasNone) {
+// A GPU by its index is what the driver shows, by its architecture what kernels there are for it.
+TEST(Capability, OfAGpu) {
   tegula_device device;
   ASSERT_EQ(tegula_device_init(&device), TEGULA_OK);
   device.kind = TEGULA_CUDA;
-  int64_t value = -1;
-  EXPECT_EQ(tegula_capability(&device, "forward", &value), TEGULA_OK);
-  EXPECT_EQ(value, 0);
+  const auto value_of = [&device](const char* name) {
+    int64_t value = -1;
+    EXPECT_EQ(tegula_capability(&device, name, &value), TEGULA_OK) << tegula_last_error();
+    EXPECT_STREQ(tegula_last_error(), "");
+    return value;
+  };
+  EXPECT_EQ(value_of("forward"), value_of("cuda"));
+  device.compute_capability = 90;
+  device.num_sms = 132;
+  EXPECT_EQ(value_of("forward"), 1);
+  EXPECT_EQ(value_of("head_dim.max"), 256);
+  EXPECT_EQ(value_of("combine"), 0);
+  device.compute_capability = 80;
+  EXPECT_EQ(value_of("forward"), 0);
+  EXPECT_EQ(value_of("head_dim.max"), 0);
 }
 
 TEST(Capability, UnknownNamesListTheKnownOnes) {
@@ -104,8 +119,8 @@ TEST(Capability, UnknownNamesListTheKnownOnes) {
   EXPECT_EQ(value, 42);
   EXPECT_STREQ(tegula_last_error(),
                "name: \"tensor_cores\" is not one of isa.scalar, isa.avx2, isa.avx512, "
-               "isa.avx512bf16, isa.amx, isa.amx_model, cuda, forward, append_kv, combine, backward, "
-               "head_dim.max, head_dim_v.max, num_splits.max, num_workers");
+               "isa.avx512bf16, isa.amx, isa.amx_model, cuda, cuda.devices, forward, append_kv, "
+               "combine, backward, head_dim.max, head_dim_v.max, num_splits.max, num_workers");
   EXPECT_EQ(tegula_capability(nullptr, nullptr, &value), TEGULA_INVALID_ARGUMENT);
   EXPECT_STREQ(tegula_last_error(), "name: is NULL");
   EXPECT_EQ(tegula_capability(nullptr, "cuda", nullptr), TEGULA_INVALID_ARGUMENT);

@@ -16,14 +16,6 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-Case ragged(Case item, std::vector<std::int64_t> lens_q, std::vector<std::int64_t> lens_k) {
-  item.ragged_q = true;
-  item.layout_k = LayoutK::kRagged;
-  item.seqlens_q = std::move(lens_q);
-  item.seqlens_k = std::move(lens_k);
-  return item;
-}
-
 Case paged(Case item, std::int64_t page_size) {
   item.layout_k = LayoutK::kPageTable;
   item.page_size = page_size;
@@ -47,17 +39,7 @@ tegula_tensor slice(const Operand& operand, std::int64_t first, std::int64_t cou
 }
 
 TEST(FieldReports, B01_VarlenWithEmptyQueries) {
-  const struct {
-    std::int64_t heads_q, heads_kv, dim;
-    std::vector<std::int64_t> lens_q, lens_k;
-  } reports[] = {{9, 3, 64, {0, 1, 0, 1}, {0, 3, 0, 5}},
-                 {9, 9, 64, {0, 1, 0, 1}, {0, 3, 0, 5}},
-                 {21, 7, 120, {0, 0, 0, 1}, {0, 0, 0, 1}},
-                 {9, 3, 64, {1, 1, 1}, {0, 0, 0}},
-                 {9, 3, 64, {0, 0, 0}, {4, 0, 2}},
-                 {9, 3, 64, {0, 0}, {0, 0}},
-                 {9, 3, 64, {}, {}}};
-  for (const auto& report : reports) {
+  for (const EmptySequences& report : empty_sequences()) {
     for (const bool causal : {false, true}) {
       Case item = ragged(plain(TEGULA_BF16, 0, 0, report.heads_q, report.heads_kv, report.dim),
                          report.lens_q, report.lens_k);

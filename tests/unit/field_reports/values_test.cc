@@ -81,9 +81,7 @@ TEST(FieldReports, B08_EveryHeadDim) {
 TEST(FieldReports, B08_Backward) { GTEST_SKIP() << "head dims of the backward: a later release"; }
 
 TEST(FieldReports, B09_GroupSizes) {
-  const std::pair<std::int64_t, std::int64_t> heads[] = {{12, 1}, {24, 2}, {36, 3}, {15, 5},
-                                                         {21, 7}, {40, 8}, {71, 1}, {10, 2}};
-  for (const auto& [heads_q, heads_kv] : heads) {
+  for (const auto& [heads_q, heads_kv] : kGroups) {
     for (const std::int64_t rows : {1, 17}) {
       Case item = plain(TEGULA_BF16, rows, 33, heads_q, heads_kv, 64);
       item.values = Values::kHeads;
