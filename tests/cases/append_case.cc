@@ -311,6 +311,18 @@ void AppendData::compute_expected() {
   }
 }
 
+void AppendData::claim_gpu(std::int32_t index) {
+  const auto claim = [index](tegula_tensor& tensor) {
+    tensor.device_kind = TEGULA_CUDA;
+    tensor.device_index = index;
+  };
+  for (Operand* operand : {&k_new, &v_new, &k_cache, &v_cache, &q, &q_out, &cos, &sin, &descale_k,
+                           &descale_v}) {
+    claim(operand->tensor);
+  }
+  for (tegula_index& entry : indices_) claim(entry.tensor);
+}
+
 void AppendData::connect() {
   tegula_append_kv_args_init(&args_);
   args_.k_new = k_new.pointer();

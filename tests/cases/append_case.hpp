@@ -22,6 +22,9 @@ class AppendData {
 
   const tegula_append_kv_args& args() const { return args_; }
 
+  // The tensors say that they lie on a GPU, which they do not: for refusals.
+  void claim_gpu(std::int32_t index);
+
   // "" if every byte of k_cache, v_cache and q_out is what the reference says (NaN: any NaN).
   std::string judge() const;
   std::string untouched() const;  // "" if no output byte changed

@@ -18,6 +18,13 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
+void CombineData::claim_gpu(std::int32_t index) {
+  for (Operand* operand : {&o_partial, &lse_partial, &out, &log_sum_exp, &sink}) {
+    operand->tensor.device_kind = TEGULA_CUDA;
+    operand->tensor.device_index = index;
+  }
+}
+
 CombineData::CombineData(const Case& item, Placement placement, int output_fill)
     : item_(item), output_fill_(output_fill) {
   const std::int64_t splits = item_.num_splits;

@@ -21,6 +21,8 @@ class CombineData {
   CombineData& operator=(const CombineData&) = delete;
 
   const tegula_combine_args& args() const { return args_; }
+  // The tensors say that they lie on a GPU, which they do not: for refusals.
+  void claim_gpu(std::int32_t index);
   Verdict judge() const;
   std::vector<std::byte> used_bits() const;
   std::string untouched() const;

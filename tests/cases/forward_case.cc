@@ -318,18 +318,18 @@ void ForwardData::connect() {
   }
 }
 
-tegula_status ForwardData::problem(tegula_problem* out_problem) const {
-  tegula_problem_init(out_problem);
-  const tegula_status status = tegula_describe_forward(&args_, out_problem);
+tegula_status ForwardData::problem(const tegula_forward_args& args, tegula_problem* made) const {
+  tegula_problem_init(made);
+  const tegula_status status = tegula_describe_forward(&args, made);
   if (status != TEGULA_OK) return status;
-  out_problem->causal = item_.causal ? 1 : 0;
-  out_problem->window_left = item_.window_left;
-  out_problem->window_right = item_.window_right;
-  out_problem->attention_chunk = item_.attention_chunk;
-  out_problem->softmax_scale = item_.softmax_scale;
-  out_problem->softcap = item_.softcap;
-  out_problem->num_splits = item_.num_splits;
-  out_problem->fixed_split = item_.fixed_split;
+  made->causal = item_.causal ? 1 : 0;
+  made->window_left = item_.window_left;
+  made->window_right = item_.window_right;
+  made->attention_chunk = item_.attention_chunk;
+  made->softmax_scale = item_.softmax_scale;
+  made->softcap = item_.softcap;
+  made->num_splits = item_.num_splits;
+  made->fixed_split = item_.fixed_split;
   return TEGULA_OK;
 }
 

@@ -36,8 +36,9 @@ class ForwardData {
   const Case& item() const { return item_; }
   const tegula_forward_args& args() const { return args_; }
 
-  // The problem of args() with the case's mask, scale and splits. Throws on a refusal of describe.
-  tegula_status problem(tegula_problem* out) const;
+  // The problem of args(), or of the same operands elsewhere, with the case's mask, scale and splits.
+  tegula_status problem(tegula_problem* made) const { return problem(args_, made); }
+  tegula_status problem(const tegula_forward_args& args, tegula_problem* made) const;
 
   // Sequence b widened to double.
   oracle::Attention attention(std::int64_t b, double p_underflow) const;

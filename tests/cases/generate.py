@@ -4,6 +4,7 @@
 
 forward_pairs   every legal pair of feature values of axes.json, twice, greedily packed (tests/unit/case_table_test.cc checks it)
 forward_named   sweeps and special cases: sizes, head dims, ratios, empties, masked rows, pages, splits, sinks
+forward_gpu     tag "gpu": the pairs again with what the CUDA kernel takes alone, and sizes beside its tiles' edges
 append_kv, combine
 The ids are stable: a family's ids count up, new cases go to the end of a family.
 """
@@ -72,9 +73,9 @@ def cost(case):
 
 # ---- every legal pair -------------------------------------------------------------------------------------------------
 
-def legal_table():
+def legal_table(illegal):
     bad = set()
-    for rule in AXES["illegal"]:
+    for rule in illegal:
         for a, b in itertools.product(rule["values"], rule["are"]):
             bad.add((rule["axis"], a, rule["with"], b))
             bad.add((rule["with"], b, rule["axis"], a))
@@ -113,11 +114,10 @@ def floor_cost(row):
     return q * k * (d + 4 * dv) * heads * {"1": 1, "2-4": 1.5, ">=5": 2}[row.get("batch", "1")]
 
 
-def cover_pairs(seed):
+def cover_pairs(seed, axes=AXES["axes"], illegal=AXES["illegal"]):
     rng = random.Random(seed)
-    axes = AXES["axes"]
     names = sorted(axes)
-    bad = legal_table()
+    bad = legal_table(illegal)
 
     def fits(row, axis, value):
         if any((axis, value, other, row[other]) in bad for other in row):
@@ -235,15 +235,15 @@ def choose_lengths(rng, row):
     return lens_q, lens_k
 
 
-def concrete(row, label):
+def concrete(row, label, dims=DIMS):
     rng = random.Random(label)
     lens_q, lens_k = choose_lengths(rng, row)
     batch = len(lens_q)
     heads_kv = 1 if row["heads_kv"] == "one" else (2 if int(row["ratio"]) > 5 else rng.choice([2, 3]))
     heads_q = heads_kv * int(row["ratio"])
     case = {"q_dtype": row["q_dtype"], "kv_dtype": row["kv_dtype"], "o_dtype": row["o_dtype"], "num_heads_q": heads_q,
-            "num_heads_kv": heads_kv, "head_dim": rng.choice(DIMS[row["head_dim"]]),
-            "head_dim_v": rng.choice(DIMS[row["head_dim_v"]]), "layout_q": row["layout_q"], "layout_k": row["layout_k"],
+            "num_heads_kv": heads_kv, "head_dim": rng.choice(dims[row["head_dim"]]),
+            "head_dim_v": rng.choice(dims[row["head_dim_v"]]), "layout_q": row["layout_q"], "layout_k": row["layout_k"],
             "seqlens_q": lens_q, "seqlens_k": lens_k, "page_size": PAGES[row["page_size"]],
             "short_table": row["table_tail"] == "short", "seqused_q": row["seqused_q"] == "on",
             "seqused_k": row["seqused_k"] == "on", "sink": row["sink"] == "on", "alibi": row["alibi"],
@@ -465,6 +465,57 @@ def forward_named():
     return table
 
 
+# ---- what a GPU's kernel takes ------------------------------------------------------------------------------------------
+
+GPU_VALUES = {
+    "q_dtype": ["f16", "bf16"], "kv_dtype": ["f16", "bf16"], "layout_k": ["dense", "ragged"], "page_size": ["none"],
+    "table_tail": ["none"], "bias": ["none"], "bias_broadcast": ["none"], "splits": ["auto", "one"], "descale": ["none"],
+    "head_dim": ["even<64", "64", "65-127", "128", "129-255", "256"],
+    "head_dim_v": ["even<64", "64", "65-127", "128", "129-255", "256"]}
+GPU_ILLEGAL = [{"axis": "q_dtype", "values": [q], "with": "kv_dtype", "are": [kv]} for q, kv in (("f16", "bf16"), ("bf16", "f16"))]
+
+
+def forward_gpu():
+    table = Table("forward_gpu", "gpu")
+
+    def add(label, case):
+        table.add(label, dict(case, tags=["gpu"]))
+
+    dims = {name: [dim for dim in values if dim % 8 == 0] for name, values in DIMS.items()}
+    pairs = cover_pairs(20260103, AXES["axes"] | GPU_VALUES, AXES["illegal"] + GPU_ILLEGAL)
+    for n, row in enumerate(pairs):
+        add(f"pair-{n:03d}", concrete(row, f"gpu-pair-{n:03d}", dims))
+
+    # Lengths on and beside the edges of tiles: of 64 to 192 rows and of 64 to 192 keys in steps of 16.
+    types = itertools.cycle(["bf16", "f16"])
+    masks = itertools.cycle([{}, dict(causal=True), dict(window_left=100, window_right=0), dict(window_left=37, window_right=50),
+                             dict(attention_chunk=96), dict(causal=True, leftpad_k=[70])])
+    rows = (1, 63, 65, 127, 129, 191, 193, 255, 257, 385)
+    keys = (15, 17, 79, 81, 97, 113, 127, 129, 175, 177, 191, 193, 257, 385, 513)
+    n = 0
+    for dim, dim_v in ((64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256), (64, 256), (256, 64)):
+        for m in range(9):
+            dtype = next(types)
+            add(f"tile-{dim}-{dim_v}-{m}", dict(
+                q_dtype=dtype, kv_dtype=dtype, o_dtype=dtype, seqlens_q=[rows[(n + m) % len(rows)]],
+                seqlens_k=[keys[(n + 4 * m) % len(keys)]], num_heads_q=2, num_heads_kv=1, head_dim=dim, head_dim_v=dim_v,
+                **next(masks)))
+        n += 1
+
+    # More tiles than multiprocessors, long sequences beside short and empty ones.
+    bf16 = dict(q_dtype="bf16", kv_dtype="bf16", o_dtype="bf16", head_dim=64, head_dim_v=64)
+    for mask in ({}, dict(causal=True)):
+        name = "causal" if mask else "full"
+        add(f"many-tiles-{name}", dict(bf16, seqlens_q=[130] * 9, seqlens_k=[130] * 9, num_heads_q=24, num_heads_kv=8, **mask))
+        lengths = [700, 0, 1, 300, 64, 65, 0, 129, 17, 1, 33, 200]
+        add(f"tail-{name}", dict(bf16, layout_q="ragged", layout_k="ragged", seqlens_q=lengths, seqlens_k=lengths,
+                                 num_heads_q=8, num_heads_kv=2, seqused_q=True, seqused_k=True, slack_q=3, slack_k=70, **mask))
+        add(f"unlike-{name}", dict(bf16, layout_q="ragged", layout_k="ragged", seqlens_q=[1, 400, 3, 0, 150],
+                                   seqlens_k=[900, 2, 0, 77, 600], num_heads_q=6, num_heads_kv=3, sink=True, **mask))
+        add(f"long-{name}", dict(bf16, seqlens_q=[200], seqlens_k=[4096], num_heads_q=2, num_heads_kv=1, **mask))
+    return table
+
+
 # ---- append_kv --------------------------------------------------------------------------------------------------------
 
 def append_kv():
@@ -554,5 +605,5 @@ def combine():
 
 
 if __name__ == "__main__":
-    for family in (forward_pairs, forward_named, append_kv, combine):
+    for family in (forward_pairs, forward_named, forward_gpu, append_kv, combine):
         family().write()

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -14,6 +15,7 @@
 
 #include "tests/cases/append_case.hpp"
 #include "tests/cases/combine_case.hpp"
+#include "tests/cases/forward_device.hpp"
 
 namespace tegula::cases {
 namespace {
@@ -57,52 +59,103 @@ CaseResult not_run(const Case& item, const Answer& answer, const std::string& wr
   return result;
 }
 
+// One placement of a case's operands; on a GPU if the run has one.
+class ForwardSide {
+ public:
+  ForwardSide(const Case& item, Gpu* gpu, Placement placement, int output_fill)
+      : data(item, placement, output_fill) {
+    if (gpu != nullptr) device_.emplace(*gpu, data, placement);
+  }
+
+  const tegula_forward_args& args() const { return device_ ? device_->args() : data.args(); }
+  tegula_status problem(tegula_problem* out) const { return data.problem(args(), out); }
+
+  // A forward whose outputs are in `data` afterwards, whatever becomes of it.
+  Answer call(const tegula_plan* plan, tegula_execution& execution) {
+    if (!device_) return Answer::from(tegula_forward(plan, &data.args(), &execution));
+    device_->upload_outputs();
+    execution.stream = device_->stream().get();
+    execution.error_word = device_->error_word();
+    const Answer answer = Answer::from(tegula_forward(plan, &device_->args(), &execution));
+    device_->download_outputs();
+    return answer;
+  }
+
+  std::string changed_inputs() {
+    if (device_) return device_->changed_inputs();
+    return inputs() == inputs_before_ ? "" : "an input was written";
+  }
+  // The cases' indices are good: nothing may be reported.
+  std::string reported() {
+    const std::int32_t word = device_ ? device_->read_error_word() : 0;
+    return word == 0 ? "" : "the error word is " + std::to_string(word);
+  }
+
+  ForwardData data;
+
+ private:
+  std::string inputs() const {
+    std::string bytes;
+    for (const Operand* operand : {&data.q, &data.k, &data.v, &data.bias}) {
+      bytes.append(reinterpret_cast<const char*>(operand->memory.data()), operand->memory.size());
+    }
+    return bytes;
+  }
+
+  std::optional<DeviceForward> device_;
+  std::string inputs_before_ = inputs();
+};
+
 class ForwardRun {
  public:
   ForwardRun(const Case& item, const VerifyOptions& options) : item_(item), options_(options) {}
 
   CaseResult run() {
-    ForwardData aligned(item_, Placement::kAligned, kPoison);
-    const std::string inputs_before = inputs_of(aligned);
+    ForwardSide aligned(item_, options_.gpu, Placement::kAligned, kPoison);
     Answer answer = prepare(aligned);
     if (answer.status == TEGULA_OK) answer = call(aligned, false);
-    if (answer.status != TEGULA_OK) return not_run(item_, answer, aligned.untouched());
+    if (answer.status != TEGULA_OK) return not_run(item_, answer, aligned.data.untouched());
 
     CaseResult result;
     result.id = item_.id;
-    const ForwardReference reference(aligned, options_.device_class);
-    const Verdict verdict = reference.judge(aligned);
+    const ForwardReference reference(aligned.data, options_.device_class);
+    const Verdict verdict = reference.judge(aligned.data);
     if (!verdict.passed()) return failure(item_, verdict.text(), verdict.worst);
     result.worst = verdict.worst;
-    const std::vector<std::byte> bits = aligned.used_bits();
+    const std::vector<std::byte> bits = aligned.data.used_bits();
 
     // Another address, other content of outputs and workspace: the same bits.
-    ForwardData guarded(item_, Placement::kGuarded, kOtherFill);
+    ForwardSide guarded(item_, options_.gpu, Placement::kGuarded, kOtherFill);
     for (int n = 1; n < std::max(options_.repeats, 2); ++n) {
-      ForwardData& data = n % 2 == 1 ? guarded : aligned;
-      if (n > 1) data.refill_outputs(n % 4 < 2 ? kPoison : kOtherFill);
-      const Answer again = call(data, n % 2 == 1);
+      ForwardSide& side = n % 2 == 1 ? guarded : aligned;
+      if (n > 1) side.data.refill_outputs(n % 4 < 2 ? kPoison : kOtherFill);
+      const Answer again = call(side, n % 2 == 1);
       if (again.status != TEGULA_OK) {
         return failure(item_, "run " + std::to_string(n + 1) + ": " + again.text);
       }
-      if (data.used_bits() != bits) {
+      if (side.data.used_bits() != bits) {
         return failure(item_, "run " + std::to_string(n + 1) + " gave other bits than the first");
       }
-      const std::string damage = data.damage();
+      const std::string damage = side.data.damage();
       if (!damage.empty()) return failure(item_, damage);
     }
-    if (inputs_of(aligned) != inputs_before) return failure(item_, "an input was written");
+    for (ForwardSide* side : {&aligned, &guarded}) {
+      const std::string changed = side->changed_inputs();
+      if (!changed.empty()) return failure(item_, changed);
+      const std::string reported = side->reported();
+      if (!reported.empty()) return failure(item_, reported);
+    }
     if (options_.naive) {
-      aligned.refill_outputs(kPoison);
-      run_naive(aligned);
-      result.naive = reference.judge(aligned).worst;
+      aligned.data.refill_outputs(kPoison);
+      run_naive(aligned.data);
+      result.naive = reference.judge(aligned.data).worst;
     }
     return result;
   }
 
  private:
-  Answer prepare(const ForwardData& data) {
-    tegula_status status = data.problem(&problem_);
+  Answer prepare(const ForwardSide& side) {
+    tegula_status status = side.problem(&problem_);
     if (status != TEGULA_OK || options_.runner.forward) return Answer::from(status);
     tegula_plan* plan = nullptr;
     status = tegula_plan_create(
@@ -117,28 +170,32 @@ class ForwardRun {
 
   // With a workspace of exactly the told size, ending at a guard page and full of NaN, or from the
   // process-wide pool.
-  Answer call(ForwardData& data, bool own_workspace) {
-    if (options_.runner.forward) return Answer::from(options_.runner.forward(problem_, data));
+  Answer call(ForwardSide& side, bool own_workspace) {
+    if (options_.runner.forward) return Answer::from(options_.runner.forward(problem_, side.data));
     tegula_execution execution{};
     tegula_execution_init(&execution);
     execution.executor = options_.executor;
     if (own_workspace && info_.scratch_bytes > 0) {
-      if (workspace_.size() == 0) {
-        workspace_ = Memory((info_.scratch_bytes + 63) / 64 * 64, Placement::kGuarded, kPoison);
-      }
-      workspace_.fill(kPoison);
-      execution.workspace = workspace_.data();
+      execution.workspace = workspace();
       execution.workspace_size = info_.scratch_bytes;
     }
-    return Answer::from(tegula_forward(plan_.get(), &data.args(), &execution));
+    return side.call(plan_.get(), execution);
   }
 
-  static std::string inputs_of(const ForwardData& data) {
-    std::string bytes;
-    for (const Operand* operand : {&data.q, &data.k, &data.v, &data.bias}) {
-      bytes.append(reinterpret_cast<const char*>(operand->memory.data()), operand->memory.size());
+  void* workspace() {
+    const std::size_t size = (info_.scratch_bytes + 63) / 64 * 64;
+    if (options_.gpu != nullptr) {
+      if (device_workspace_.size() == 0) {
+        device_workspace_ = DeviceBlock(*options_.gpu, size, Placement::kGuarded);
+      }
+      GpuStream stream(*options_.gpu);
+      stream.fill(device_workspace_, kPoison);
+      stream.synchronize();
+      return device_workspace_.data();
     }
-    return bytes;
+    if (workspace_.size() == 0) workspace_ = Memory(size, Placement::kGuarded, kPoison);
+    workspace_.fill(kPoison);
+    return workspace_.data();
   }
 
   const Case& item_;
@@ -147,6 +204,7 @@ class ForwardRun {
   tegula_plan_info info_{};
   PlanPointer plan_;
   Memory workspace_;
+  DeviceBlock device_workspace_;
 };
 
 tegula_execution execution_of(const VerifyOptions& options) {
@@ -156,7 +214,21 @@ tegula_execution execution_of(const VerifyOptions& options) {
   return execution;
 }
 
+// An operation that no kernel of a GPU does yet: the refusal looks at the tensors' device alone, and
+// their memory stays the host's.
+template <typename Data, typename Call>
+CaseResult refused_on_gpu(const Case& item, Data& data, int index, Call call) {
+  data.claim_gpu(index);
+  const Answer answer = Answer::from(call(&data.args(), nullptr));
+  if (answer.status == TEGULA_OK) return failure(item, "runs, but verify keeps it in host memory");
+  return not_run(item, answer, data.untouched());
+}
+
 CaseResult run_append(const Case& item, const VerifyOptions& options) {
+  if (options.gpu != nullptr) {
+    AppendData data(item, Placement::kAligned, kPoison);
+    return refused_on_gpu(item, data, options.gpu->index(), tegula_append_kv);
+  }
   const tegula_execution execution = execution_of(options);
   CaseResult result;
   result.id = item.id;
@@ -172,6 +244,10 @@ CaseResult run_append(const Case& item, const VerifyOptions& options) {
 }
 
 CaseResult run_combine(const Case& item, const VerifyOptions& options) {
+  if (options.gpu != nullptr) {
+    CombineData data(item, Placement::kAligned, kPoison);
+    return refused_on_gpu(item, data, options.gpu->index(), tegula_combine);
+  }
   const tegula_execution execution = execution_of(options);
   CaseResult result;
   result.id = item.id;
@@ -196,6 +272,7 @@ CaseResult run_combine(const Case& item, const VerifyOptions& options) {
 }
 
 bool selected(const Case& item, const VerifyOptions& options) {
+  if (item.has_tag("gpu") && !options.gpu_cases) return false;
   for (const std::string& tag : options.tags) {
     if (!item.has_tag(tag)) return false;
   }

@@ -13,6 +13,7 @@
 
 #include "tests/cases/cases.hpp"
 #include "tests/cases/forward_case.hpp"
+#include "tests/cases/gpu.hpp"
 #include "tests/oracle/oracle.hpp"
 
 namespace tegula::cases {
@@ -34,7 +35,8 @@ struct Runner {
 };
 
 struct VerifyOptions {
-  tegula_device device{};                    // zeroed: this machine's CPU
+  tegula_device device{};                    // zeroed: this machine's CPU, or gpu's
+  Gpu* gpu = nullptr;                        // where the operands lie; NULL: in host memory
   const tegula_executor* executor = nullptr;  // NULL: the library's pool
   oracle::DeviceClass device_class = oracle::DeviceClass::kCpu;
   std::string table = default_folder() + "/table";
@@ -42,6 +44,9 @@ struct VerifyOptions {
   std::vector<std::string> tags;     // a case runs only with all of these
   std::vector<std::string> filters;  // and if its id contains one of these (none: every id)
   std::function<bool(const Case&)> select;  // and if this holds (empty: always)
+  // Those tagged "gpu" too: made for the tiles of a GPU's kernel, minutes of a CPU's time that its own
+  // cases spend better.
+  bool gpu_cases = false;
   int repeats = 20;                  // runs of each forward and combine, all bit-equal; >= 2
   int jobs = 1;                      // cases at once
   bool naive = false;

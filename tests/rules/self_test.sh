@@ -176,4 +176,10 @@ expect fail "a left the list earlier" "$rules/refusal_history.sh" "$tree"
 history a
 echo 'c some cell' >>"$tree/tests/cases/refusals/cpu.txt"
 expect fail "does not add its case" "$rules/refusal_history.sh" "$tree"
+history a,b b
+echo 'a some cell' >"$tree/tests/cases/refusals/cuda.txt"
+expect pass "" "$rules/refusal_history.sh" "$tree"
+git -C "$tree" add . && git -C "$tree" -c user.name=t -c user.email=t@t commit -q -m list
+echo 'b some cell' >>"$tree/tests/cases/refusals/cuda.txt"
+expect fail "does not add its case" "$rules/refusal_history.sh" "$tree"
 exit "$status"
