@@ -3,7 +3,6 @@
 // bars they are held against. docs/measuring.md tells the method and the lines' fields.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -16,6 +15,7 @@
 
 #include "tools/tegula/bars.hpp"
 #include "tools/tegula/bench_machine.hpp"
+#include "tools/tegula/bench_options.hpp"
 #include "tools/tegula/bench_report.hpp"
 #include "tools/tegula/bench_run.hpp"
 #include "tools/tegula/bench_suite.hpp"
@@ -24,44 +24,6 @@
 
 namespace tegula::program {
 namespace {
-
-struct BenchOptions {
-  std::string suite = "cpu", filter, cpus, out, commit;
-  std::vector<std::string> lines;
-  int threads = 0;
-  bool list = false, limits = false, quick = false, check = false;
-};
-
-// Appends; nothing that stands in the file is touched.
-class LineFile {
- public:
-  explicit LineFile(const std::string& path) : path_(path) {
-    if (path.empty()) return;
-    stream_.open(path, std::ios::app);
-    if (!stream_) throw Failure(fmt::format("{}: cannot be opened for appending", path));
-  }
-  void add(const Json& line) {
-    lines_.push_back(line);
-    if (path_.empty()) return;
-    stream_ << line.dump() << '\n' << std::flush;
-    if (!stream_) throw Failure(fmt::format("{}: cannot be written", path_));
-  }
-  const std::vector<Json>& lines() const { return lines_; }
-
- private:
-  std::string path_;
-  std::ofstream stream_;
-  std::vector<Json> lines_;
-};
-
-std::vector<Cell> chosen(const std::vector<Cell>& suite, const std::string& filter) {
-  std::vector<Cell> cells;
-  std::copy_if(suite.begin(), suite.end(), std::back_inserter(cells),
-               [&](const Cell& cell) { return matches(filter, cell.name); });
-  if (cells.empty())
-    throw Failure(fmt::format("--filter: no cell matches {} (--list shows them)", filter));
-  return cells;
-}
 
 // Consecutive cells with the same value of `part`.
 template <typename Part>
@@ -227,6 +189,7 @@ BarTable bars_for(const Suite& suite) {
 }
 
 void bench(const BenchOptions& options, Session& session) {
+  if (options.suite != "cpu") return bench_h200(options, session);
   if (!options.lines.empty() && !options.check) throw Failure("--lines: goes with --check alone");
   if (options.list) return list(options, session);
   if (!options.lines.empty()) return check_stored(options, session);
@@ -295,11 +258,13 @@ void add_bench(CLI::App& program, Session& session) {
                                   "of this machine's class.");
   auto options = std::make_shared<BenchOptions>();
   BenchOptions& o = *options;
-  command->add_option("--suite", o.suite, "Which cells: cpu")
-      ->check(CLI::IsMember({"cpu"}))
+  command->add_option("--suite", o.suite, "Which cells: cpu; h200-forward, on a GPU")
+      ->check(CLI::IsMember({"cpu", "h200-forward"}))
       ->capture_default_str();
   command->add_option("--filter", o.filter, "Only cells whose names match (* and ?)")
       ->type_name("PATTERN,...");
+  command->add_option("--device", o.device, "GPU of h200-forward: cuda or cuda:N")
+      ->type_name("NAME");
   command->add_flag("--list", o.list, "Print the cells; with --json their shapes");
   command->add_flag("--limits", o.limits, "Measure the machine's limits alone");
   command->add_flag("--quick", o.quick, "Short rounds: a look, no result to keep");

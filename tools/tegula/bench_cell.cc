@@ -37,8 +37,14 @@ std::string Cell::layout() const {
 }
 
 std::string Cell::features() const {
-  std::string features = softcap > 0 ? "softcap" : "";
-  if (sink) features += features.empty() ? "sink" : ",sink";
+  std::string features;
+  const auto add = [&features](const char* feature) {
+    features += features.empty() ? feature : fmt::format(",{}", feature);
+  };
+  if (softcap > 0) add("softcap");
+  if (sink) add("sink");
+  if (loads == Loads::kPlain) add("plain_loads");
+  if (loads == Loads::kUnaligned) add("unaligned");
   return features;
 }
 
@@ -75,11 +81,11 @@ double Cell::visible_keys() const {
 
 double Cell::flops() const {
   if (op == Op::kAppend) return 0.0;
-  return 4.0 * static_cast<double>(heads_q * head_dim) * visible_keys();
+  return 2.0 * static_cast<double>(heads_q * (head_dim + value_dim())) * visible_keys();
 }
 
 double Cell::kv_bytes() const {
-  return 2.0 * static_cast<double>(kv_rows() * heads_kv * head_dim) *
+  return static_cast<double>(kv_rows() * heads_kv * (head_dim + value_dim())) *
          static_cast<double>(size_of(kv_dtype));
 }
 
@@ -99,7 +105,7 @@ Json shape_of(const Cell& cell) {
   shape["heads_q"] = cell.heads_q;
   shape["heads_kv"] = cell.heads_kv;
   shape["head_dim"] = cell.head_dim;
-  shape["head_dim_v"] = cell.head_dim;
+  shape["head_dim_v"] = cell.value_dim();
   shape["seqlen_q"] = cell.seqlen_q;
   shape["seqlen_k"] = cell.seqlen_k;
   shape["mask"] = cell.mask_name();

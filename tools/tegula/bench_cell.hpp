@@ -25,6 +25,13 @@ enum class LimitKind {
   kL3,       // reads of as many bytes as the cell's cache has
   kRowCopy,  // memcpy of the cell's rows, one by one
 };
+// GPU: how q, k and v are to be loaded.
+enum class Loads {
+  kChosen,     // as the library does with tensors that the copy engine can move
+  kPlain,      // such tensors, but without it
+  kUnaligned,  // tensors that begin 2 bytes past a multiple of 16
+};
+
 const char* limit_name(LimitKind kind);
 inline bool is_compute(LimitKind kind) {
   return kind == LimitKind::kFma || kind == LimitKind::kBf16 || kind == LimitKind::kFp16;
@@ -40,6 +47,7 @@ struct Cell {
   Dtype dtype = Dtype::kF32;     // of q and o
   Dtype kv_dtype = Dtype::kF32;  // of k and v
   std::int64_t batch = 1, heads_q = 8, heads_kv = 8, head_dim = 64;
+  std::int64_t head_dim_v = 0;  // 0: as head_dim
   std::int64_t seqlen_q = 1, seqlen_k = 1;  // ragged: the longest
   CellMask mask = CellMask::kFull;
   std::int64_t window_left = -1;      // with kWindow; window_right is 0
@@ -48,12 +56,14 @@ struct Cell {
   bool permuted = false;              // pages in random order
   double softcap = 0.0;
   bool sink = false;
+  Loads loads = Loads::kChosen;
   std::string residence;        // of K and V: dram, l3; empty: wherever the caches leave them
   std::int64_t cache_sets = 1;  // how many K and V of that size the calls go through in turn
   int threads = 1;
   LimitKind limit = LimitKind::kNone;
 
   bool ragged() const { return !lengths.empty(); }
+  std::int64_t value_dim() const { return head_dim_v > 0 ? head_dim_v : head_dim; }
   std::string layout() const;    // dense, ragged, paged:16, paged:16:permuted
   std::string features() const;  // softcap,sink
   const char* mask_name() const;
@@ -61,7 +71,7 @@ struct Cell {
   std::int64_t rows() const;          // of q and o, all sequences
   std::int64_t kv_rows() const;       // of k and v; append: that are written
   double visible_keys() const;        // pairs of a query and a key that it sees, one head
-  double flops() const;               // 4 b h s^2 d, half of it with a causal mask
+  double flops() const;  // 2 b h s^2 (head_dim + head_dim_v), half of it with a causal mask
   double kv_bytes() const;            // K and V once; append: the rows written
   double rate(double seconds) const;  // in the unit of the limit, per second
 };

@@ -10,11 +10,6 @@
 namespace tegula::program {
 namespace {
 
-void add_run_fields(Json& line, const RunFields& fields) {
-  if (!fields.commit.empty()) line["commit"] = fields.commit;
-  if (!fields.clocks.empty()) line["clocks"] = fields.clocks;
-}
-
 const char* long_name(Probe probe) {
   switch (probe) {
     case Probe::kFma: return "fp32 FMA";
@@ -26,6 +21,11 @@ const char* long_name(Probe probe) {
 }
 
 }  // namespace
+
+void add_run_fields(Json& line, const RunFields& fields) {
+  if (!fields.commit.empty()) line["commit"] = fields.commit;
+  if (!fields.clocks.empty()) line["clocks"] = fields.clocks;
+}
 
 std::string clocks_text() {
   std::ifstream stream("/proc/cpuinfo");
@@ -51,18 +51,18 @@ std::string machine_text(const std::string& brand, const std::string& machine_cl
   return text;
 }
 
-Json line_of(const CellResult& result, const RunFields& fields) {
-  const Cell& cell = result.cell;
+Json start_line(const std::string& suite, const std::string& device, const Cell& cell,
+                const std::string& implementation, const RunFields& fields) {
   Json line;
-  line["suite"] = "cpu";
+  line["suite"] = suite;
   line["cell"] = cell.name;
   line["op"] = op_name(cell.op);
-  line["device"] = "cpu";
+  line["device"] = device;
   line["machine"] = fields.machine;
-  line["impl"] = result.implementation;
+  line["impl"] = implementation;
   line["dtype"] = tegula::name(cell.kv_dtype);
   line["head_dim"] = cell.head_dim;
-  line["head_dim_v"] = cell.head_dim;
+  line["head_dim_v"] = cell.value_dim();
   line["heads_q"] = cell.heads_q;
   line["heads_kv"] = cell.heads_kv;
   line["batch"] = cell.batch;
@@ -71,6 +71,12 @@ Json line_of(const CellResult& result, const RunFields& fields) {
   line["mask"] = cell.mask_name();
   line["layout"] = cell.layout();
   line["features"] = cell.features();
+  return line;
+}
+
+Json line_of(const CellResult& result, const RunFields& fields) {
+  const Cell& cell = result.cell;
+  Json line = start_line("cpu", "cpu", cell, result.implementation, fields);
   line["threads"] = cell.threads;
   if (!cell.residence.empty()) line["residence"] = cell.residence;
   line["rounds"] = result.kept;

@@ -33,6 +33,10 @@ std::string machine_text(const std::string& brand, const std::string& machine_cl
                          const LimitReport& limits);
 std::string clocks_text();  // "2600 MHz" of the first CPU; empty where the system does not tell
 
+// What every line of a cell begins with, and what it ends with.
+Json start_line(const std::string& suite, const std::string& device, const Cell& cell,
+                const std::string& implementation, const RunFields& fields);
+void add_run_fields(Json& line, const RunFields& fields);
 Json line_of(const CellResult& result, const RunFields& fields);
 std::vector<Json> lines_of(const LimitReport& limits, const RunFields& fields);
 

@@ -33,6 +33,7 @@ void add_bench(CLI::App& program, Session& session);
 void add_explain(CLI::App& program, Session& session);
 void add_verify(CLI::App& program, Session& session);
 void add_doctor(CLI::App& program, Session& session);
+void add_pack(CLI::App& program, Session& session);
 
 // A subcommand with what all have in common: --json, and the options in the order they are added.
 CLI::App* add_command(CLI::App& program, Session& session, const std::string& name,

@@ -10,6 +10,7 @@
 
 #include "src/cpu/executor/topology.hpp"
 #include "tools/tegula/command.hpp"
+#include "tools/tegula/doctor_cuda.hpp"
 #include "tools/tegula/library.hpp"
 #include "tools/tegula/table.hpp"
 
@@ -194,6 +195,7 @@ void doctor(Session& session) {
   const std::vector<IsaState> isas = isa_states(info);
   const std::vector<Choice> chosen = choices();
   const Gpu gpu = find_gpus();
+  const CudaFindings cuda = find_cuda();
   const auto total = static_cast<double>(meminfo("MemTotal"));
   const auto available = static_cast<double>(meminfo("MemAvailable"));
   const std::int64_t huge_pages = meminfo("HugePages_Total");
@@ -225,6 +227,7 @@ void doctor(Session& session) {
     json["memory"] = {{"total", total}, {"available", available}};
     json["huge_pages"] = {{"transparent", transparent_huge_pages()}, {"reserved", huge_pages}};
     json["gpu"] = {{"found", gpu.names}, {"driver", gpu.driver}, {"cuda_back_end", capability("cuda") != 0}};
+    json["cuda"] = cuda.json;
     print_json(json);
     return;
   }
@@ -238,6 +241,7 @@ void doctor(Session& session) {
   facts.add({"memory", fmt::format("{}, {} available", bytes_text(total), bytes_text(available))});
   facts.add({"huge pages", fmt::format("transparent: {}, reserved: {}", transparent_huge_pages(), huge_pages)});
   facts.add({"GPU", gpu_text(gpu)});
+  for (const auto& [what, state] : cuda.lines) facts.add({what, state});
   fmt::print("{}\n", facts.text());
 
   Table table({{"instruction set", Table::Align::kLeft}, {"built", Table::Align::kLeft},

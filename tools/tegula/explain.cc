@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tegula explain: which implementation a problem is given to, and why not an earlier one.
+#include <charconv>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "tools/tegula/command.hpp"
+#include "tools/tegula/gpu_option.hpp"
 #include "tools/tegula/library.hpp"
 #include "tools/tegula/options.hpp"
 
@@ -18,6 +20,7 @@ struct Options {
   std::int64_t page_size = 0, num_pages = 0, total_q = 0, total_k = 0;
   std::string dtype = "bf16", kv_dtype, bias_dtype;
   std::vector<std::string> operands;
+  std::string device = "cpu";
   AttentionOptions attention;
   MachineOptions machine;
 };
@@ -88,9 +91,21 @@ Problem problem_of(const Options& options) {
   return described;
 }
 
+// "sm_90" needs no GPU: one with as many multiprocessors as an H200 has.
+Device device_of(const Options& options) {
+  constexpr int kSms = 132;
+  int arch = 0;
+  const char* const end = options.device.data() + options.device.size();
+  if (options.device.rfind("sm_", 0) == 0 &&
+      std::from_chars(options.device.data() + 3, end, arch).ptr == end) {
+    return Device::cuda(0, arch, kSms);
+  }
+  const int index = gpu_index(options.device);
+  return index < 0 ? Machine(options.machine).device() : Device::cuda(index);
+}
+
 void explain(const Options& options, Session& session) {
-  const Machine machine(options.machine);
-  const Plan plan(problem_of(options), machine.device());
+  const Plan plan(problem_of(options), device_of(options));
   const std::string text = plan.explain();
   if (!session.json) {
     fmt::print("{}{}", text, text.empty() || text.back() != '\n' ? "\n" : "");
@@ -148,6 +163,9 @@ void add_explain(CLI::App& program, Session& session) {
       ->type_name("NAME,...")
       ->group(group);
   o.attention.add_to(*command);
+  command->add_option("--device", o.device, "cpu, cuda, cuda:N, or sm_90: an H200 that need not be there")
+      ->type_name("NAME")
+      ->capture_default_str();
   add_machine(*command, o.machine);
   command->callback([options, &session] { explain(*options, session); });
 }

@@ -62,6 +62,7 @@ int run(int argc, char** argv) {
   add_explain(program, session);
   add_bench(program, session);
   add_doctor(program, session);
+  add_pack(program, session);
   try {
     program.parse(argc, argv);
     return flushed(session, session.status);

@@ -30,6 +30,7 @@ class Table {
 };
 
 std::string bytes_text(double bytes);         // "512 B", "3.2 KiB", "1.50 GiB"
+std::string cuda_version_text(int version);   // 12090 -> "12.9"
 std::string time_text(double seconds);        // "12.3 us", "4.56 ms", "1.20 s"
 std::string count_text(std::int64_t number);  // "1,234,567"
 std::string rate_text(double per_second);     // "812", "12.3 k", "4.56 M"

@@ -12,6 +12,7 @@
 
 #include "tests/cases/verify.hpp"
 #include "tools/tegula/command.hpp"
+#include "tools/tegula/gpu_option.hpp"
 #include "tools/tegula/library.hpp"
 #include "tools/tegula/progress.hpp"
 #include "tools/tegula/table.hpp"
@@ -33,7 +34,7 @@ struct Options {
   bool list = false, verbose = false, stop = false, no_naive = false;
 };
 
-// What one instruction set did.
+// What one instruction set, or one GPU, did.
 struct Run {
   std::string isa;
   cases::Totals totals;
@@ -49,8 +50,15 @@ const char* name_of(cases::Op op) {
   return "?";
 }
 
+// Cases of the GPU's tiles run on the CPU where they are asked for.
+bool wants_gpu_cases(const Options& options) {
+  return options.device != "cpu" || !options.table.empty() || !options.ids.empty() ||
+         std::count(options.tags.begin(), options.tags.end(), "gpu") > 0;
+}
+
 // An id given without wildcards matches as it is.
 bool selected(const Options& options, const cases::Case& item) {
+  if (item.has_tag("gpu") && !wants_gpu_cases(options)) return false;
   const auto any = [](const std::vector<std::string>& wanted, const auto& matches) {
     return wanted.empty() || std::any_of(wanted.begin(), wanted.end(), matches);
   };
@@ -88,7 +96,7 @@ cases::VerifyOptions options_of(const Options& options) {
   if (options.table.empty()) {
     const fs::path folder = cases_folder();
     verify.table = (folder / "table").string();
-    verify.refusals = (folder / "refusals" / "cpu.txt").string();
+    verify.refusals = (folder / "refusals" / (options.device == "cpu" ? "cpu.txt" : "cuda.txt")).string();
   } else {
     verify.table = options.table;
     verify.refusals = "/dev/null";  // a table of the user's own: nothing is expected to be refused
@@ -97,8 +105,32 @@ cases::VerifyOptions options_of(const Options& options) {
   verify.jobs = options.jobs;
   verify.naive = !options.no_naive;
   verify.stop_at_first_failure = options.stop;
+  verify.gpu_cases = true;
   verify.select = [&options](const cases::Case& item) { return selected(options, item); };
   return verify;
+}
+
+Run run_table(const Options& options, const std::string& label, const cases::VerifyOptions& verify,
+              const std::vector<cases::Case>& table) {
+  Run run;
+  run.isa = label;
+  const auto chosen = std::count_if(table.begin(), table.end(),
+                                    [&](const cases::Case& item) { return selected(options, item); });
+  Progress progress(fmt::format("verify {}", run.isa), chosen);
+  run.totals = cases::verify_all(verify, [&](const cases::CaseResult& result, std::int64_t, std::int64_t) {
+    run.results.push_back(result);
+    progress.advance();
+  });
+  return run;
+}
+
+Run run_gpu(const Options& options, const std::vector<cases::Case>& table) {
+  const std::unique_ptr<cases::Gpu> gpu = open_gpu(options.device);
+  cases::VerifyOptions verify = options_of(options);
+  verify.device = gpu->device();
+  verify.gpu = gpu.get();
+  verify.device_class = oracle::DeviceClass::kCuda;
+  return run_table(options, fmt::format("cuda:{} ({})", gpu->index(), gpu->name()), verify, table);
 }
 
 Run run_isa(const Options& options, const std::string& isa, const std::vector<cases::Case>& table) {
@@ -112,16 +144,7 @@ Run run_isa(const Options& options, const std::string& isa, const std::vector<ca
   if (options.jobs > 1 && verify.executor != nullptr) {
     throw Failure("--jobs: more than 1 needs the library's own pool (--executor pool, without --threads)");
   }
-  Run run;
-  run.isa = isa == "auto" ? "auto" : isa;
-  const auto chosen = std::count_if(table.begin(), table.end(),
-                                    [&](const cases::Case& item) { return selected(options, item); });
-  Progress progress(fmt::format("verify {}", run.isa), chosen);
-  run.totals = cases::verify_all(verify, [&](const cases::CaseResult& result, std::int64_t, std::int64_t) {
-    run.results.push_back(result);
-    progress.advance();
-  });
-  return run;
+  return run_table(options, isa, verify, table);
 }
 
 void print_run(const Options& options, const Run& run) {
@@ -184,8 +207,10 @@ void list_cases(const Options& options, const std::vector<cases::Case>& table, S
 }
 
 void verify(const Options& options, Session& session) {
-  if (options.device != "cpu") {
-    throw Failure(fmt::format("--device: {} is not in this build, which has cpu", options.device));
+  const bool gpu = gpu_index(options.device) >= 0;
+  if (gpu && options.isa != "auto") {
+    throw Failure(fmt::format("--isa: {} beside --device {}; instruction sets are the CPU's", options.isa,
+                              options.device));
   }
   const std::vector<cases::Case> table = cases::load_table(options_of(options).table);
   if (options.list) return list_cases(options, table, session);
@@ -196,7 +221,7 @@ void verify(const Options& options, Session& session) {
   cases::Totals totals;
   Json runs = Json::array();
   for (const std::string& isa : isas_of(options)) {
-    const Run run = run_isa(options, isa, table);
+    const Run run = gpu ? run_gpu(options, table) : run_isa(options, isa, table);
     if (session.json) {
       runs.push_back(json_of(run));
     } else {
@@ -231,7 +256,7 @@ void add_verify(CLI::App& program, Session& session) {
                   "run must give the same bits. Shows failures, and the error of a naive kernel for comparison.");
   auto options = std::make_shared<Options>();
   Options& o = *options;
-  command->add_option("--device", o.device, "Where: cpu")->capture_default_str();
+  command->add_option("--device", o.device, "Where: cpu, cuda, cuda:N")->capture_default_str();
   command->add_option("--isa", o.isa, "auto, all (each that this machine runs), scalar, avx2, avx512, avx512bf16, amx, amx_model")
       ->type_name("NAME")
       ->capture_default_str();
