@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Short names for what scripts/ does. CMake is the build system: see CMakePresets.json for its presets.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-all bench peers-venv install mutants clean
+.PHONY: help build demo test test-all bench peers-venv pack install mutants clean
 
 PREFIX ?= /usr/local
 TRACE ?= data/smollm2-135m.safetensors
@@ -36,6 +36,10 @@ bench: ## builds the benchmark programs, build/bench/*
 peers-venv: build ## builds, and makes build/venv-peers with PyTorch for bench/peers_cpu.py
 	@scripts/bootstrap.sh python
 	@scripts/venv.sh build/venv-peers bench/requirements-peers.txt
+
+pack: build ## builds, and compiles the CUDA kernels into build/sm_90a.tegpack, which the program finds
+	@scripts/venv.sh build/kernels-venv tests/kernels/requirements.txt
+	@build/tegula pack --time --nvrtc build/kernels-venv/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib -o build/sm_90a.tegpack
 
 mutants: ## applies one-line mistakes, each of which verify must catch (<= 20 minutes)
 	@scripts/bootstrap.sh test

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `make test-all`: what `make test` leaves out. Usage: test_all.sh [asan|tsan|fuzz|aarch64|python|bench]... (default: all)
+# `make test-all`: what `make test` leaves out. Usage: test_all.sh [asan|tsan|fuzz|aarch64|kernels|python|bench]... (default: all)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/tally.sh
-parts=" ${*:-asan tsan fuzz aarch64 python bench} "
+parts=" ${*:-asan tsan fuzz aarch64 kernels python bench} "
 wants() { [[ $parts == *" $1 "* ]]; }
 
 export UBSAN_OPTIONS=print_stacktrace=1
@@ -34,6 +34,16 @@ fi
 if wants aarch64 && tally_step "aarch64 build" scripts/build.sh aarch64 tegula_cli; then
   tally_closing "aarch64 verify" qemu-aarch64 -L /usr/aarch64-linux-gnu build-aarch64/tegula verify "${quick[@]}" \
     --executor inline
+fi
+
+# The CUDA kernels, with both compilers that they are made for; no GPU.
+if wants kernels && tally_step "kernels build" scripts/build.sh release tegula_cli tegula_unit_tests &&
+  tally_step "kernels packages" scripts/venv.sh build/kernels-venv tests/kernels/requirements.txt; then
+  tally_closing "kernels" python3 tests/kernels/check_kernels.py
+  for package in cuda_nvrtc cu13; do
+    TEGULA_NVRTC=$(echo build/kernels-venv/lib/python3*/site-packages/nvidia/$package/lib) \
+      tally_ctest "kernels ctest $package" build -R RealCompiler
+  done
 fi
 
 if wants python && tally_step "release build" scripts/build.sh release tegula tegula_cli &&

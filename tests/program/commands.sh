@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is common to all commands, and explain, doctor, bench.
 . "$2/tests/program/common.sh"
+export TEGULA_LIBCUDA="$work/absent"  # the same on a machine with a GPU
 
 prints "^Usage: " --help
 for command in run replay verify explain bench doctor; do
@@ -35,6 +36,11 @@ runs explain --json --isa scalar --threads 3
 is "explain: isa" scalar "$(json isa)"
 is "explain: workers" 3 "$(json num_workers)"
 is "explain: implementation" cpu_scalar "$(json implementation)"
+prints "cuda_forward_sm90" explain --device sm_90 --dtype bf16 --head-dim 128 --causal
+prints "not cuda_forward_sm90 *the device is not a GPU" explain --dtype bf16
+refuses 1 "f32" explain --device sm_90 --dtype fp32
+refuses 1 "sm_80 is not served" explain --device sm_80
+refuses 1 "none of cpu, cuda" explain --device gpu
 refuses 1 "num_heads_kv 3 does not divide" explain --heads-q 16 --heads-kv 3
 refuses 1 "head_dim" explain --head-dim 1000
 refuses 1 "not supported" explain --dtype fp32 --kv-dtype e4m3
@@ -47,6 +53,9 @@ case $(json error) in *head_dim*) ;; *) fail "explain --json: no error in the do
 runs bench --list --threads 1
 is "bench: cells" "$(sort -u "$work/out" | wc -l)" "$(wc -l <"$work/out")"
 prints "^decode-e4m3-ratio16-permuted16-l3$" bench --suite cpu --list
+prints "^forward-bf16-d256-causal-s16384$" bench --suite h200-forward --list
+refuses 1 "goes with --suite cpu" bench --suite h200-forward --check
+refuses 1 "absent" bench --suite h200-forward --filter '*-s512'
 runs bench --list --json --threads 1 --filter 'forward-bf16-d64-causal-s2048-ragged'
 is "bench: shape" ragged "$(json '0;layout')"
 refuses 1 "no cell matches" bench --filter 'forward-fp12-*' --list

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # tegula verify: filters, totals, and that a wrong table or a failing case is told.
 . "$2/tests/program/common.sh"
+export TEGULA_LIBCUDA="$work/absent"  # the same on a machine with a GPU
 
 runs verify --list --json
 first=$(json '0;id')
@@ -13,7 +14,8 @@ prints "^[0-9]* passed, 0 failed, [0-9]* refused, [0-9]* skipped$" verify --op a
 prints "^[0-9]* passed, 0 failed, [0-9]* refused, [0-9]* skipped$" verify --id 'fwd-size-3?x*' --id fwd-size-1x1 --tag fast --executor threads --threads 3 --repeats 2 --no-naive
 tail -1 "$work/out" | grep -q "passed, " || fail "verify: the totals are not the last line"
 refuses 1 "no case" verify --id 'no such case'
-refuses 1 "cuda" verify --device cuda
+refuses 1 "CUDA driver" verify --device cuda
+refuses 1 "none of cpu, cuda" verify --device gpu
 refuses 2 "executor" verify --executor none
 refuses 1 "absent" verify --table "$work/absent"
 refuses 1 "/dev/zero: is not a regular file" verify --table /dev/zero
