@@ -46,6 +46,11 @@ if wants kernels && tally_step "kernels build" scripts/build.sh release tegula_c
   done
 fi
 
+# The same kernels on a model of a GPU.
+if wants kernels && tally_step "model build" scripts/build.sh release tegula_cli fake_cuda model_nvrtc; then
+  tally_closing "model verify" tests/device/verify_on_model.sh build --tag fast
+fi
+
 if wants python && tally_step "release build" scripts/build.sh release tegula tegula_cli &&
   tally_step "python packages" scripts/venv.sh build/venv tools/requirements-trace.txt bench/requirements-peers.txt; then
   tally_junit "python" build/venv/bin/python -m pytest -q -p no:cacheprovider tests/python --junitxml

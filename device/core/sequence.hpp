@@ -42,6 +42,7 @@ TEGULA_DEVICE ForwardTile sequence_of(const Lengths& lengths, int batch) {
   if (lengths.seqused_q.data != nullptr) {
     q.seqlen = cut(value_of(lengths.seqused_q, batch), q.seqlen, bad);
   }
+  const int capacity = k.seqlen;
   if (lengths.seqused_k.data != nullptr) {
     // Each part is cut before the sum, which then fits an int.
     int used = cut(value_of(lengths.seqused_k, batch), k.seqlen, bad);
@@ -55,7 +56,7 @@ TEGULA_DEVICE ForwardTile sequence_of(const Lengths& lengths, int batch) {
   }
   int leftpad = 0;
   if (lengths.leftpad_k.data != nullptr) {
-    leftpad = cut(value_of(lengths.leftpad_k, batch), k.seqlen, bad);
+    leftpad = least(cut(value_of(lengths.leftpad_k, batch), capacity, bad), k.seqlen);
   }
   if (bad && lengths.error_word != nullptr) atomicMax(lengths.error_word, 1 + batch);
   return {0, 0, batch, q.batch, q.row, q.seqlen, k.batch, k.row, k.seqlen, leftpad};

@@ -103,7 +103,11 @@ TEGULA_DEVICE void produce(const ForwardParams& params, const Rings<kSpec>& ring
   typename ForwardTraits<kSpec>::Source source(params, rings);
   for (ForwardTile tile = tiles.pop(); tile.head >= 0; tile = tiles.pop()) {
     const KeyRange blocks = blocks_of<kSpec>(params, tile);
-    if (blocks.empty()) continue;
+    if (blocks.empty()) {
+      // Consumers may still wait for copies of the tile before, and the next tile for consumers.
+      source.flush();
+      continue;
+    }
     source.begin(tile);
     source.load_k(blocks.end - 1);
     source.load_q();

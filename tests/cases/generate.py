@@ -495,11 +495,12 @@ def forward_gpu():
     n = 0
     for dim, dim_v in ((64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256), (64, 256), (256, 64)):
         for m in range(9):
-            dtype = next(types)
+            dtype, seqlen_k, mask = next(types), keys[(n + 4 * m) % len(keys)], dict(next(masks))
+            if "leftpad_k" in mask:
+                mask["leftpad_k"] = [min(seqlen_k, *mask["leftpad_k"])]
             add(f"tile-{dim}-{dim_v}-{m}", dict(
-                q_dtype=dtype, kv_dtype=dtype, o_dtype=dtype, seqlens_q=[rows[(n + m) % len(rows)]],
-                seqlens_k=[keys[(n + 4 * m) % len(keys)]], num_heads_q=2, num_heads_kv=1, head_dim=dim, head_dim_v=dim_v,
-                **next(masks)))
+                q_dtype=dtype, kv_dtype=dtype, o_dtype=dtype, seqlens_q=[rows[(n + m) % len(rows)]], seqlens_k=[seqlen_k],
+                num_heads_q=2, num_heads_kv=1, head_dim=dim, head_dim_v=dim_v, **mask))
         n += 1
 
     # More tiles than multiprocessors, long sequences beside short and empty ones.

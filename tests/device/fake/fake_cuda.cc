@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/device/model/machine.hpp"
+
 // Types that NVIDIA's header leaves incomplete.
 namespace tegula::cuda {
 
@@ -22,10 +24,12 @@ struct CUctx_st {
 };
 struct CUmod_st {
   std::string image;
+  void* kernels;  // a library of the model's compiler
 };
 struct CUfunc_st {
   std::string name;
   std::string image;
+  void* kernels;
   int device;
   int dynamic_shared = 0;
 };
@@ -76,6 +80,8 @@ struct State {
   Kernel kernel = nullptr;
   void* kernel_context = nullptr;
   double clock = 0;
+  std::string last_text = "the fake driver was told to";
+  unsigned long long launches = static_cast<unsigned long long>(number_of("FAKE_CUDA_SEED", 0));
   std::vector<std::shared_ptr<void>> kept;  // what is never given back
 
   size_t used(int device) const {
@@ -161,6 +167,30 @@ Control::TensorMap read_map(const void* map) {
   return copy;
 }
 
+// As model/ wants it; the forward's tensors have four dimensions.
+tegula::model::TensorView view_of(const void* map) {
+  const Control::TensorMap made = read_map(map);
+  tegula::model::TensorView view{made.data, made.element_size, {}, {}, {}};
+  for (int i = 0; i < 4; ++i) {
+    view.sizes[i] = i < made.rank ? made.sizes[i] : 1;
+    view.strides[i] = i < made.rank ? made.strides[i] : 0;
+    view.box[i] = i < made.rank ? made.box[i] : 1;
+  }
+  return view;
+}
+
+CUresult run_model(const CUlaunchConfig& config, const CUfunc_st& function, void** parameters) {
+  const tegula::model::LaunchSize size = {
+      {config.gridDimX, config.gridDimY, config.gridDimZ},
+      {config.blockDimX, config.blockDimY, config.blockDimZ},
+      config.sharedMemBytes};
+  const std::string wrong = tegula::model::run_kernel(function.kernels, size, parameters, view_of,
+                                                      state().launches++);
+  if (wrong.empty()) return CUDA_SUCCESS;
+  state().last_text = function.name + ": " + wrong;
+  return CUDA_ERROR_LAUNCH_FAILED;
+}
+
 }  // namespace
 }  // namespace fake
 
@@ -192,11 +222,12 @@ FAKE(cuGetErrorName, (CUresult error, const char** name))
           : error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
           : error == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE"
           : error == CUDA_ERROR_NO_DEVICE     ? "CUDA_ERROR_NO_DEVICE"
+          : error == CUDA_ERROR_LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED"
                                               : "CUDA_ERROR_FAKE";
 FAKE_END
 
 FAKE(cuGetErrorString, (CUresult, const char** text))
-  *text = "the fake driver was told to";
+  *text = state().last_text.c_str();
 FAKE_END
 
 FAKE(cuDeviceGetCount, (int* count))
@@ -220,7 +251,9 @@ FAKE(cuDeviceGetAttribute, (int* value, CUdevice_attribute attribute, CUdevice))
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = state().arch / 10; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = state().arch % 10; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 
+      *value = static_cast<int>(fake::number_of("FAKE_CUDA_SMS", 132));
+      break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = 227 << 10; break;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = 50 << 20; break;
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: *value = 1; break;
@@ -269,14 +302,20 @@ FAKE(cuModuleLoadDataEx,
      (CUmodule* module, const void* image, unsigned, CUjit_option*, void**))
   if (current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (image == nullptr) return CUDA_ERROR_INVALID_IMAGE;
-  *module = fake::keep(new CUmod_st{static_cast<const char*>(image)});
+  if (std::memcmp(image, "\177ELF", 4) == 0) {
+    void* const kernels = tegula::model::open_kernels(image, state().last_text);
+    if (kernels == nullptr) return CUDA_ERROR_INVALID_IMAGE;
+    *module = fake::keep(new CUmod_st{"", kernels});
+  } else {
+    *module = fake::keep(new CUmod_st{static_cast<const char*>(image), nullptr});
+  }
 FAKE_END
 
 FAKE(cuModuleUnload, (CUmodule))
 FAKE_END
 
 FAKE(cuModuleGetFunction, (CUfunction* function, CUmodule module, const char* name))
-  *function = fake::keep(new CUfunc_st{name, module->image, current()->device});
+  *function = fake::keep(new CUfunc_st{name, module->image, module->kernels, current()->device});
 FAKE_END
 
 FAKE(cuFuncGetAttribute, (int* value, CUfunction_attribute attribute, CUfunction))
@@ -310,6 +349,8 @@ FAKE(cuLaunchKernelEx,
     state().kernel(state().kernel_context,
                    {function->name.c_str(), function->image.c_str(), function->device, config,
                     parameters});
+  } else if (function->kernels != nullptr && !fake::capturing(config->hStream)) {
+    return fake::run_model(*config, *function, parameters);
   }
 FAKE_END
 

@@ -4,6 +4,9 @@
 // steers it through the functions below, which it finds in the same library.
 //   FAKE_CUDA_DEVICES  GPUs (2)            FAKE_CUDA_ARCH     compute capability of each (90)
 //   FAKE_CUDA_VERSION  driver's (13000)    FAKE_CUDA_MEMORY   bytes of each (1 GiB)
+//   FAKE_CUDA_SMS      multiprocessors (132)
+// Kernels that model/compiler.cc has compiled run on the model of model/machine.hpp;
+// FAKE_CUDA_SEED is the first launch's seed (0).
 #pragma once
 
 #include <cstddef>
