@@ -48,7 +48,7 @@ fi
 
 # The same kernels on a model of a GPU.
 if wants kernels && tally_step "model build" scripts/build.sh release tegula_cli fake_cuda model_nvrtc; then
-  tally_closing "model verify" tests/device/verify_on_model.sh build --tag fast
+  tally_closing "model verify" tests/device/on_model.sh build build/tegula verify --device cuda --repeats 4 --no-naive --tag fast
 fi
 
 if wants python && tally_step "release build" scripts/build.sh release tegula tegula_cli &&

@@ -96,8 +96,9 @@ struct Random {
   std::uint64_t below(std::uint64_t n) { return next() % n; }
 };
 
-// When asynchronous instructions do their work.
-enum class Timing { kEager, kLazy, kMixed };
+// When asynchronous instructions do their work: at once, or when nobody can go on without one. Then
+// late copies show a wait that is missing, late products a stage that is released too early.
+enum class Timing { kEager, kLateCopies, kLateProducts, kMixed };
 
 class Machine {
  public:
@@ -283,14 +284,19 @@ class Machine {
   }
   // One asynchronous instruction does its work; false: there is none.
   bool advance() {
-    const std::size_t kinds = pending_copies_.size() + queues_.size();
-    for (std::size_t tried = 0, i = random_.below(kinds); tried < kinds; ++tried, ++i) {
-      const std::size_t at = i % kinds;
-      if (at < pending_copies_.size()) {
-        run_copy(at);
-        return true;
-      }
-      if (run_products(queues_[at - pending_copies_.size()])) return true;
+    const bool copy_first =
+        timing_ == Timing::kLateProducts || (timing_ == Timing::kMixed && random_.below(2) == 0);
+    return copy_first ? advance_copy() || advance_product() : advance_product() || advance_copy();
+  }
+  bool advance_copy() {
+    if (pending_copies_.empty()) return false;
+    run_copy(random_.below(pending_copies_.size()));
+    return true;
+  }
+  bool advance_product() {
+    const std::size_t first = random_.below(queues_.size());
+    for (std::size_t i = 0; i < queues_.size(); ++i) {
+      if (run_products(queues_[(first + i) % queues_.size()])) return true;
     }
     return false;
   }
@@ -464,7 +470,7 @@ std::string Machine::run(void* kernels, const LaunchSize& size, void** parameter
   read_map_ = read_map;
   parameters_ = parameters;
   random_ = {seed * 2654435761u + 1};
-  timing_ = static_cast<Timing>(seed % 3);
+  timing_ = static_cast<Timing>(seed % 4);
   error_.clear();
   if (stacks_ == nullptr) {
     void* const mapped = mmap(nullptr, 1024 * kStackBytes, PROT_READ | PROT_WRITE,
