@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "src/api/api.hpp"
 #include "src/api/check.hpp"
@@ -60,13 +63,33 @@ Status read_problem(const tegula_problem* problem, tegula_problem& resolved) {
   return tegula::api::resolve_problem(given, resolved);
 }
 
-Status warm_up(const tegula_problem* problem, const tegula_device& device) {
+Status prepare_one(const tegula::Plan& plan) {
+  const tegula::Plan* const self = &plan;
+  return tegula::prepare({&self, 1});
+}
+
+Status warm_up(std::span<const tegula_problem* const> problems, const tegula_device& device) {
   const tegula::FloatEnvironment environment;  // scale and softcap are rounded here
-  tegula_problem resolved;
-  TEGULA_RETURN_IF_ERROR(read_problem(problem, resolved));
-  tegula::Plan plan;
-  TEGULA_RETURN_IF_ERROR(tegula::make_plan(resolved, device, plan));
-  return tegula::prepare(plan);
+  const auto name_problem = [](size_t i, Status status) {
+    char text[512];
+    std::snprintf(text, sizeof text, "%s", tegula::error_text());
+    return fail(status.code(), "problems[%zu]: %s", i, text);
+  };
+  std::deque<tegula::Plan> plans;
+  std::vector<const tegula::Plan*> all;
+  for (size_t i = 0; i < problems.size(); ++i) {
+    tegula_problem resolved;
+    Status status = read_problem(problems[i], resolved);
+    if (status.ok()) status = tegula::make_plan(resolved, device, plans.emplace_back());
+    if (!status.ok()) return name_problem(i, status);
+    all.push_back(&plans.back());
+  }
+  if (all.empty() || tegula::prepare(all).ok()) return {};
+  // One after the other, to find whose failure it was.
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (const Status status = prepare_one(*all[i]); !status.ok()) return name_problem(i, status);
+  }
+  return {};
 }
 
 }  // namespace
@@ -274,7 +297,7 @@ tegula_status tegula_plan_get_info(const tegula_plan* plan, tegula_plan_info* in
 }
 
 tegula_status tegula_prepare(const tegula_plan* plan) {
-  return guarded([&] { return plan == nullptr ? null("plan") : tegula::prepare(plan->plan); });
+  return guarded([&] { return plan == nullptr ? null("plan") : prepare_one(plan->plan); });
 }
 
 tegula_status tegula_warm_up(const tegula_problem* const* problems, size_t count,
@@ -285,14 +308,7 @@ tegula_status tegula_warm_up(const tegula_problem* const* problems, size_t count
     }
     tegula_device on;
     TEGULA_RETURN_IF_ERROR(tegula::api::resolve_device(device, on));
-    for (size_t i = 0; i < count; ++i) {
-      const Status status = warm_up(problems[i], on);
-      if (status.ok()) continue;
-      char text[512];
-      std::snprintf(text, sizeof text, "%s", tegula::error_text());
-      return fail(status.code(), "problems[%zu]: %s", i, text);
-    }
-    return {};
+    return warm_up({problems, count}, on);
   });
 }
 

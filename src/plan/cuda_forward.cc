@@ -2,6 +2,7 @@
 // The CUDA back end's implementation of forward, and what is asked of the driver about a call
 // before it runs.
 #include <cinttypes>
+#include <vector>
 
 #include "src/cuda/driver/driver.hpp"
 #include "src/cuda/ops/forward.hpp"
@@ -61,11 +62,18 @@ Status check_planned_device(const tegula_device& planned) {
               planned.compute_capability, planned.index, found->name, found->compute_capability);
 }
 
-Status prepare_cuda(const Plan& plan) {
-  if (plan.prepared.load(std::memory_order_acquire)) return {};
-  TEGULA_RETURN_IF_ERROR(check_planned_device(plan.device));
-  TEGULA_RETURN_IF_ERROR(cuda::prepare_forward(plan.cuda, plan.device.index));
-  plan.prepared.store(true, std::memory_order_release);
+Status prepare_cuda(std::span<const Plan* const> plans) {
+  // The plans of one call are for one device.
+  const int index = plans.front()->device.index;
+  std::vector<const cuda::ForwardPlan*> missing;
+  for (const Plan* plan : plans) {
+    if (plan->prepared.load(std::memory_order_acquire)) continue;
+    TEGULA_RETURN_IF_ERROR(check_planned_device(plan->device));
+    missing.push_back(&plan->cuda);
+  }
+  if (missing.empty()) return {};
+  TEGULA_RETURN_IF_ERROR(cuda::prepare_forward(missing, index));
+  for (const Plan* plan : plans) plan->prepared.store(true, std::memory_order_release);
   return {};
 }
 
@@ -106,7 +114,8 @@ Status forward_cuda(const Plan& plan, const ForwardCall& call, const Execution& 
   if (!plan.prepared.load(std::memory_order_acquire)) {
     TEGULA_RETURN_IF_ERROR(
         refuse_capture(execution.stream, "the plan is not prepared (tegula_prepare)"));
-    TEGULA_RETURN_IF_ERROR(prepare_cuda(plan));
+    const Plan* const self = &plan;
+    TEGULA_RETURN_IF_ERROR(prepare_cuda({&self, 1}));
   }
   if (execution.workspace == nullptr && plan.scratch_bytes > 0) {
     return forward_with_pool(plan, call, execution);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "src/core/dtype.hpp"
 #include "src/cpu/cpu.hpp"
@@ -91,8 +92,15 @@ Status make_plan(const tegula_problem& problem, const tegula_device& device, Pla
               tegula_isa_name(static_cast<tegula_isa>(device.isa)), last.text);
 }
 
-Status prepare(const Plan& plan) {
-  return plan.implementation->prepare(plan);
+Status prepare(std::span<const Plan* const> plans) {
+  for (const Implementation* implementation : kForward) {
+    std::vector<const Plan*> own;
+    for (const Plan* plan : plans) {
+      if (plan->implementation == implementation) own.push_back(plan);
+    }
+    if (!own.empty()) TEGULA_RETURN_IF_ERROR(implementation->prepare(own));
+  }
+  return {};
 }
 
 std::string explain(const Plan& plan) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include <tegula/tegula.h>
@@ -34,7 +35,7 @@ struct Implementation {
   const char* name;
   void (*refuse)(const tegula_problem& problem, const tegula_device& device, Refusal& why);
   void (*configure)(Plan& plan);  // fills tiles, splits and scratch_bytes
-  Status (*prepare)(const Plan& plan);
+  Status (*prepare)(std::span<const Plan* const> plans);  // all of this implementation
   void (*explain)(const Plan& plan, Explanation& out);  // how it computes: tiles, splits, memory
   Status (*forward)(const Plan& plan, const ForwardCall& call, const Execution& execution);
 };
@@ -58,8 +59,8 @@ struct Plan {
 // implementation accepts.
 Status make_plan(const tegula_problem& problem, const tegula_device& device, Plan& plan);
 std::string explain(const Plan& plan);
-// Compiles and loads what the plan needs; once is enough.
-Status prepare(const Plan& plan);
+// Compiles and loads what the plans need, kernels side by side; once is enough.
+Status prepare(std::span<const Plan* const> plans);
 
 // The CPU of this machine, the environment's TEGULA_ISA applied; fails if that names an unknown or
 // absent ISA.

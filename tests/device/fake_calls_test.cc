@@ -306,5 +306,34 @@ TEST_F(FakeGpu, FaultsOfTheDriver) {
   EXPECT_EQ(call.data.untouched(), "");
 }
 
+// A server's list: every kernel is loaded once, and a failure names its problem.
+TEST_F(FakeGpu, WarmUpLoadsTheKernelsOfAllProblems) {
+  tegula_problem problems[3];
+  const tegula_problem* pointers[3];
+  for (int i = 0; i < 3; ++i) {
+    Case item;
+    item.id = "warm up";
+    item.q_dtype = item.kv_dtype = item.o_dtype = TEGULA_F16;
+    item.head_dim = item.head_dim_v = 96;  // of no other test here
+    item.seqlens_q = item.seqlens_k = {5};
+    item.causal = i == 1;
+    ForwardData data(item, Placement::kAligned, kPoison);
+    DeviceForward device(gpu_, data, Placement::kAligned);
+    ASSERT_EQ(data.problem(device.args(), &problems[i]), TEGULA_OK) << tegula_last_error();
+    pointers[i] = &problems[i];
+  }
+  const long long before = fake::control().num_calls("cuModuleLoadDataEx");
+  fake::control().fail("cuModuleLoadDataEx", cuda::CUDA_ERROR_OUT_OF_MEMORY, 1, 4);
+  EXPECT_EQ(tegula_warm_up(pointers, 3, &gpu_.device()), TEGULA_OUT_OF_MEMORY);
+  EXPECT_NE(std::string(tegula_last_error()).find("problems[0]: "), std::string::npos)
+      << tegula_last_error();
+  fake::control().fail("cuModuleLoadDataEx", cuda::CUDA_SUCCESS, 1, 1);  // none from here on
+  EXPECT_EQ(tegula_warm_up(pointers, 3, &gpu_.device()), TEGULA_OK) << tegula_last_error();
+  const long long loaded = fake::control().num_calls("cuModuleLoadDataEx");
+  EXPECT_GT(loaded, before + 2);
+  EXPECT_EQ(tegula_warm_up(pointers, 3, &gpu_.device()), TEGULA_OK);
+  EXPECT_EQ(fake::control().num_calls("cuModuleLoadDataEx"), loaded);
+}
+
 }  // namespace
 }  // namespace tegula::cases

@@ -218,18 +218,27 @@ int heads_of_group(const tegula_problem& problem, int64_t seqlen_k, int64_t m_bl
 
 }  // namespace
 
-Status prepare_forward(const ForwardPlan& plan, int device_index) {
+Status prepare_forward(std::span<const ForwardPlan* const> plans, int device_index) {
   const Driver* driver = nullptr;
   TEGULA_RETURN_IF_ERROR(find_driver(driver));
+  std::vector<KernelText> texts;
+  for (const ForwardPlan* plan : plans) {
+    texts.push_back(text_of(spec_of(*plan)));
+    if (plan->spec.schedule == Schedule::kList) texts.push_back(list_text());
+  }
+  TEGULA_RETURN_IF_ERROR(load_kernels(device_index, texts));
   ContextGuard context;
   TEGULA_RETURN_IF_ERROR(context.enter(device_index));
-  const Kernel* kernel = nullptr;
-  if (plan.spec.schedule == Schedule::kList) {
-    TEGULA_RETURN_IF_ERROR(load(*driver, device_index, true, {}, kernel));
-  } else if (plan.spec.schedule == Schedule::kDynamic) {
-    TEGULA_RETURN_IF_ERROR(prepare_counter_slots(*driver, device_index));
+  for (const ForwardPlan* plan : plans) {
+    const Kernel* kernel = nullptr;
+    if (plan->spec.schedule == Schedule::kList) {
+      TEGULA_RETURN_IF_ERROR(load(*driver, device_index, true, {}, kernel));
+    } else if (plan->spec.schedule == Schedule::kDynamic) {
+      TEGULA_RETURN_IF_ERROR(prepare_counter_slots(*driver, device_index));
+    }
+    TEGULA_RETURN_IF_ERROR(load(*driver, device_index, false, spec_of(*plan), kernel));
   }
-  return load(*driver, device_index, false, spec_of(plan), kernel);
+  return {};
 }
 
 std::vector<KernelText> kernels_of(const ForwardPlan& plan) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,8 @@ void refuse_forward(const tegula_problem& problem, const DeviceInfo& device, Ref
 // Of a problem that refuse_forward() takes. Pure.
 ForwardPlan plan_forward(const tegula_problem& problem);
 
-// Compiles or finds, and loads, every kernel that a call of the plan may launch.
-Status prepare_forward(const ForwardPlan& plan, int device_index);
+// Compiles or finds, and loads, every kernel that calls of the plans may launch, side by side.
+Status prepare_forward(std::span<const ForwardPlan* const> plans, int device_index);
 
 // The texts of both variants, and of what is launched before them: for packs.
 std::vector<KernelText> kernels_of(const ForwardPlan& plan);
