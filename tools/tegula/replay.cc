@@ -307,7 +307,7 @@ void add_replay(CLI::App& program, Session& session) {
       "batched call, then append + decode token by token, on pages that are shuffled, returned and used\n"
       "again. Checks every value against a float64 reference and times it beside standard attention.");
   auto options = std::make_shared<Options>();
-  command->add_option("file", options->file, "Trace (tools/capture_trace.py makes them)")->required();
+  command->add_option("file", options->file, "Trace (python -m tegula.capture makes them)")->required();
   command->add_option("--page-size", options->page_size, "Tokens of a page")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

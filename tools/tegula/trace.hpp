@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces of attention in a real model: what tools/capture_trace.py writes, checked whole at open.
+// Traces of attention in a real model: what python -m tegula.capture writes, checked whole at open.
 #pragma once
 
 #include <cstdint>

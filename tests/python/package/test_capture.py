@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/capture_trace.py on tiny random models, and the committed trace. Works offline."""
+"""python -m tegula.capture on tiny random models. Works offline."""
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,25 +13,18 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from trace_check import Trace, assert_close, check_structure, naive_attention
+from byte_tokenizer import byte_tokenizer
+from tegula import capture
 
-ROOT = Path(__file__).resolve().parents[2]
-
-sys.path.insert(0, str(ROOT / "tools"))
-import capture_trace  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from trace_check import Trace, assert_close, check_structure, naive_attention  # noqa: E402
 
 torch.set_num_threads(2)
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {symbol: i for i, symbol in enumerate(alphabet)} | {"<end>": 256}
-    byte_level = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    byte_level.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level, eos_token="<end>")
+    return byte_tokenizer()
 
 
 COMMON = dict(
@@ -84,7 +78,7 @@ def run(model, prompts, output, *options):
         "--quiet",
         "--ignore-eos",
     ]
-    assert capture_trace.main([*arguments, *options]) == 0
+    assert capture.main([*arguments, *options]) == 0
     return Trace(output)
 
 
@@ -295,7 +289,7 @@ def test_a_model_without_the_interface_is_refused(tmp_path, tokenizer, prompts, 
     config = transformers.BloomConfig(vocab_size=257, hidden_size=32, n_layer=1, n_head=2)
     arguments = ["--prompts", prompts[1], "--output", str(tmp_path / "t.safetensors"), "--quiet"]
     assert (
-        capture_trace.main(
+        capture.main(
             ["--model", str(save_model(tmp_path / "bloom", config, tokenizer)), *arguments]
         )
         == 1
@@ -328,7 +322,7 @@ def test_end_of_sequence_ends_a_prompt(llama, prompts, tmp_path):
         "0",
         "--quiet",
     ]
-    assert capture_trace.main(arguments) == 0
+    assert capture.main(arguments) == 0
     stopped = Trace(path)
     check_structure(stopped)
     assert stopped.tensors["prompt0.tokens"][17:].tolist() == tokens[: tokens.index(tokens[2])]
@@ -355,7 +349,7 @@ def test_an_attention_that_a_trace_cannot_describe_is_refused(
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", with_bias)
     path = tmp_path / "t.safetensors"
     assert (
-        capture_trace.main(
+        capture.main(
             ["--model", str(llama), "--prompts", *prompts, "--output", str(path), "--quiet"]
         )
         == 1
@@ -395,10 +389,10 @@ def test_bad_calls(llama, prompts, tmp_path, capsys, change, message):
         "--output": str(tmp_path / "t.safetensors"),
     } | change
     arguments = [f"{name}={value.format(tmp=tmp_path)}" for name, value in options.items()]
-    assert capture_trace.main([*arguments, "--quiet"]) == 1
+    assert capture.main([*arguments, "--quiet"]) == 1
     error = capsys.readouterr().err
     assert message.format(tmp=tmp_path) in error
-    assert len([line for line in error.splitlines() if "capture_trace: error:" in line]) == 1
+    assert len([line for line in error.splitlines() if "tegula.capture: error:" in line]) == 1
     assert not (tmp_path / "t.safetensors").exists()
 
 
@@ -407,6 +401,23 @@ def test_bad_calls(llama, prompts, tmp_path, capsys, change, message):
 )
 def test_bad_options(option, capsys):
     with pytest.raises(SystemExit) as stopped:
-        capture_trace.main(["--model", "m", "--prompts", "p", "--output", "o", *option])
+        capture.main(["--model", "m", "--prompts", "p", "--output", "o", *option])
     assert stopped.value.code == 2
     assert option[0] in capsys.readouterr().err
+
+
+def test_the_command(llama, prompts, tmp_path):
+    """python -m tegula.capture writes the same bytes as main(), and reports errors in one line."""
+    command = [sys.executable, "-m", "tegula.capture", "--model", str(llama), "--quiet"]
+    options = ["--prompts", prompts[1], "--steps", "2", "--layers", "1", "--ignore-eos"]
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    subprocess.run([*command, *options, "--output", paths[0]], check=True)
+    run(llama, prompts[1:], paths[1], "--steps", "2", "--layers", "1")
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    failed = subprocess.run(
+        [*command, *options, "--output", tmp_path / "none" / "t.safetensors"],
+        capture_output=True,
+        text=True,
+    )
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("tegula.capture: error: --output ")

@@ -34,9 +34,7 @@ def resolve_model(name):
         if not path.is_file():
             raise CaptureError(f"--model {name}: no such file")
         if importlib.util.find_spec("gguf") is None:
-            raise CaptureError(
-                "a GGUF model needs the package gguf: pip install -r tools/requirements-trace.txt"
-            )
+            raise CaptureError("a GGUF model needs two more packages: pip install gguf accelerate")
         return str(path.parent), {"gguf_file": path.name}, path.name, path
     if path.is_dir():
         if not (path / "config.json").is_file():

@@ -1,10 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Record what a causal language model asks of attention.
+"""python -m tegula.capture: record what a causal language model asks of attention.
 
 Runs real prompts and greedy generation through a transformers model and writes, for the chosen
 layers, q, k, v, o of the prefill and of every decode step to one safetensors file. The format
-stands in data/README.md; `tegula replay FILE` plays the file. Needs tools/requirements-trace.txt.
+stands in data/README.md; `tegula replay FILE` plays the file. Needs torch and transformers, and
+gguf for a .gguf file.
 """
 
 import argparse
@@ -14,29 +14,29 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+import transformers
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from .trace_file import FORMAT, FORMAT_VERSION, reference_attention, write_safetensors
+from .trace_model import (
+    TORCH_DTYPES,
+    CaptureError,
+    encode,
+    first_line,
+    load_model,
+    run_prompt,
+    stop_tokens,
+)
+
+__all__ = ["CaptureError", "capture", "main"]
+
 IMPLEMENTATION = "tegula_capture"  # our name in transformers' AttentionInterface
 HEAD_KEYS = ("num_heads_q", "num_heads_kv", "head_dim", "head_dim_v")
 LAYER_KEYS = (*HEAD_KEYS, "scale", "window_left", "softcap")
 # Largest |model's o - our o| / max |o| from the same unrounded q, k, v: rounding, by compute dtype.
 SELF_CHECK = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 4e-2}
-
-try:
-    import torch
-    import transformers
-    from trace_file import FORMAT, FORMAT_VERSION, reference_attention, write_safetensors
-    from trace_model import (
-        TORCH_DTYPES,
-        CaptureError,
-        encode,
-        first_line,
-        load_model,
-        run_prompt,
-        stop_tokens,
-    )
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-except ImportError as error:
-    sys.exit(f"capture_trace: error: {error}; pip install -r tools/requirements-trace.txt")
 
 
 # ---- the model's calls ---------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def not_negative(text):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        prog="capture_trace.py",
+        prog="python -m tegula.capture",
         description="Record q, k, v, o of a causal language model to a safetensors file.",
     )
     parser.add_argument(
@@ -350,10 +350,6 @@ def main(argv=None):
             (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr)),
         )
     except CaptureError as error:
-        print(f"capture_trace: error: {error}", file=sys.stderr)
+        print(f"tegula.capture: error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
