@@ -6,7 +6,8 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 import pytest
-import tegula.transformers
+
+pytest.importorskip("tegula.core", reason="the extension is not built")
 import torch
 import transformers
 from transformers_util import (
@@ -19,6 +20,8 @@ from transformers_util import (
     padding,
     tokens,
 )
+
+import tegula.transformers
 
 tegula.transformers.register()
 transformers.utils.logging.set_verbosity_error()
