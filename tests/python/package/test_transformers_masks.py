@@ -6,8 +6,6 @@ Queries of zero make a flat softmax, values of a unit matrix make its weights th
 """
 
 import pytest
-
-pytest.importorskip("tegula.core", reason="the extension is not built")
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
