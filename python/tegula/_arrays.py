@@ -26,6 +26,16 @@ def dtype_number(dtype: Any, argument: str) -> int:
     return number
 
 
+def packed(values: Any) -> Any:
+    """Index arrays are small: a last stride that is not 1 is copied away. Rows may stay apart (a slice of a page table)."""
+    module = type(values).__module__.partition(".")[0]
+    if not values.ndim or values.shape[-1] < 2:
+        return values
+    if module == "torch":
+        return values if values.stride(-1) == 1 else values.contiguous()
+    return values if values.strides[-1] == values.itemsize else values.copy()
+
+
 class Torch:
     """torch.Tensor and its subclasses."""
 
@@ -49,7 +59,9 @@ class Torch:
 
     def index(self, values: Any, like: Any) -> Any:
         if isinstance(values, self.torch.Tensor):
-            return values if values.dtype != self.torch.int64 else values.to(self.int32)
+            if values.dtype == self.torch.int64:
+                values = values.to(self.int32)
+            return values if values.is_contiguous() else packed(values)
         return self.torch.as_tensor(values, dtype=self.int32).to(like.device)
 
     def finish(self, array: Any) -> Any:
@@ -93,7 +105,7 @@ class Numpy:
 
     def index(self, values: Any, like: Any) -> Any:
         if isinstance(values, self.numpy.ndarray):
-            return values if values.dtype != self.numpy.int64 else values.astype(self.numpy.int32)
+            return packed(values if values.dtype != self.numpy.int64 else values.astype(self.numpy.int32))
         if hasattr(values, "__dlpack__"):
             return values
         return self.numpy.asarray(values, self.numpy.int32)

@@ -80,6 +80,8 @@ def _call(
         raise ValueError(f"softmax_scale: {softmax_scale} is not above 0")  # 0 would mean the default
     shape = tuple(q.shape)
     if out is None:
+        if not hasattr(v, "shape"):
+            raise TypeError(f"v: {type(v).__name__} is no array: it has neither __dlpack__ nor __array_interface__")
         number = dtype_number(out_dtype, "out_dtype")
         if number == 0 and arrays.is_8bit(q):
             number = 3
@@ -239,6 +241,12 @@ for _function in (attention, attention_varlen, attention_with_cache):
     _function.__doc__ = (_function.__doc__ or "").rstrip() + "\n\n    Options:" + _OPTIONS
 
 
+# inspect.signature and help() show the keywords of the function that takes them.
+attention.__wrapped__ = _attention  # type: ignore[attr-defined]
+attention_varlen.__wrapped__ = _attention_varlen  # type: ignore[attr-defined]
+attention_with_cache.__wrapped__ = _attention_with_cache  # type: ignore[attr-defined]
+
+
 def append_kv(k_new: Array, v_new: Array, k_cache: Array, v_cache: Array, seqused_k: Array = None, **options: Any):
     """Writes new rows into a cache, in place; returns the rotated q, or None without q.
 
@@ -279,3 +287,7 @@ def plan(q: Array, k: Array, v: Array, **options: Any) -> Plan:
 def explain(q: Array, k: Array, v: Array, **options: Any) -> str:
     """Text for people: which implementation a call takes, and why each earlier one was refused."""
     return plan(q, k, v, **options).explain()
+
+
+append_kv.__wrapped__ = _append_kv  # type: ignore[attr-defined]
+combine.__wrapped__ = _combine  # type: ignore[attr-defined]
