@@ -80,7 +80,7 @@ nvrtcResult compile(_nvrtcProgram& program) {
   const bool done =
       run({chosen != nullptr ? chosen : "c++", "-std=c++20", "-O1", "-march=x86-64-v3", "-w",
            "-fPIC", "-shared", "-fno-gnu-unique", "-fno-extern-tls-init", "-I",
-           TEGULA_MODEL_INCLUDE, "-I", root.string(), "-include", "model/cuda.hpp",
+           TEGULA_MODEL_INCLUDE, "-I", root.string(), "-I", TEGULA_MODEL_ROOT, "-include", "model/cuda.hpp",
            (root / "kernel.cc").string(), "-o", (root / "kernel.so").string()},
           root / "log");
   program.log = read_file(root / "log");

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "model/api.hpp"
+#include "tests/device/model/include/model/api.hpp"
 
 #define __device__
 #define __host__
