@@ -2,10 +2,9 @@
 """install_as_flash_attn(): the dialect modules under the import names of the three packages.
 
 Programs find those packages in two ways: by importing (or importlib.util.find_spec), and by asking
-importlib.metadata for their distributions. A finder at the head of sys.meta_path answers both. It must
-be there before the first question, since answers are kept: by sys.modules, and by transformers in its
-own caches. Too late is an error that says what came first.
-"""
+importlib.metadata for their distributions. A finder at the head of sys.meta_path answers both. It
+must be there before the first question, since answers are kept: by sys.modules, and by transformers
+in its own caches. Too late is an error that says what came first."""
 
 from __future__ import annotations
 
@@ -112,8 +111,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_distributions(
         self, context: Any = None
     ) -> Iterable[importlib.metadata.Distribution]:
-        if context is not None and "path" in vars(context):  # asked for what lies in some folder: nothing of ours
-            return
+        if context is not None and "path" in vars(context):
+            return  # asked for what lies in some folder
         asked = getattr(context, "name", None)
         for name in _DISTRIBUTIONS:
             if asked is None or _normalized(asked) == name:
@@ -156,10 +155,10 @@ def _check_transformers() -> None:
 
 
 def install_as_flash_attn() -> None:
-    """Makes `import flash_attn`, `flash_attn.cute`, `flash_attn_interface` (and their submodules that
-    stand in docs/python.md) mean tegula's dialect modules in this process, and importlib.metadata
-    know the distributions flash-attn, flash-attn-3 and flash-attn-4. Packages of those names that are
-    installed are hidden, not changed. Calling it again does nothing.
+    """Makes `import flash_attn`, `flash_attn.cute`, `flash_attn_interface` (and their submodules
+    that stand in docs/python.md) mean tegula's dialect modules in this process, and
+    importlib.metadata know the distributions flash-attn, flash-attn-3 and flash-attn-4. Packages of
+    those names that are installed are hidden, not changed. Calling it again does nothing.
 
     RuntimeError if one of the packages has been imported already, or if transformers has asked for
     them already and keeps the answer."""
@@ -172,7 +171,8 @@ def install_as_flash_attn() -> None:
 
 
 def uninstall_as_flash_attn() -> None:
-    """Undoes install_as_flash_attn() for imports to come; modules that hold our functions keep them."""
+    """Undoes install_as_flash_attn() for imports to come; modules that hold our functions keep
+    them."""
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)
     for name in _MODULES:

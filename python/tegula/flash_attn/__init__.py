@@ -9,8 +9,8 @@ or, for programs that import the packages themselves, first of all:
 
     import tegula; tegula.install_as_flash_attn()
 
-Signatures and return values are those of the packages; what the options do stands in docs/python.md.
-"""
+Signatures and return values are those of the packages; what the options do stands in
+docs/python.md."""
 
 from .flash_attn_interface import (
     flash_attn_func,

@@ -13,13 +13,15 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Union
 
 import torch
 
 from tegula import core
 
 Pair = tuple[int, int]
+Edge = Union[int, torch.Tensor, None]
+Window = Union[tuple[Edge, Edge], list[Edge], torch.Tensor, None]  # (left, right)
 UNLIMITED = -1
 
 
@@ -71,8 +73,9 @@ def window(window_size: Any, causal: bool) -> Pair:
 
 
 def window_or_none(window_size: Any, causal: bool) -> Pair:
-    """(left, right) of FlashAttention-4: None is unlimited, two negative edges are too; one negative
-    edge shifts the window there (and meant "unlimited" in its early betas), so it is refused."""
+    """(left, right) of FlashAttention-4: None is unlimited, two negative edges are too; one
+    negative edge shifts the window there (and meant "unlimited" in its early betas), so it is
+    refused."""
     left, right = _edges(window_size)
     if left is not None and right is not None and left < 0 and right < 0:
         left = right = None
@@ -174,7 +177,7 @@ def attend(
     descale_k: torch.Tensor | None = None,
     descale_v: torch.Tensor | None = None,
     softmax_scale: Any = None,
-    attention_chunk: int = 0,
+    attention_chunk: Any = 0,
     softcap: Any = None,
     sink: torch.Tensor | None = None,
     alibi_slopes: torch.Tensor | None = None,
@@ -195,7 +198,7 @@ def attend(
         causal=bool(causal),
         window_left=window_edges[0],
         window_right=window_edges[1],
-        attention_chunk=attention_chunk,
+        attention_chunk=whole(attention_chunk, "attention_chunk") or 0,
         softmax_scale=number(softmax_scale),
         softcap=max(number(softcap) or 0.0, 0.0),  # <= 0 is "none" in all three
         sink=fp32_sink(sink),
@@ -242,7 +245,7 @@ def attend(
                 rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
                 moving=window_edges != (UNLIMITED, UNLIMITED) or bool(attention_chunk),
                 descales=(descale_k, descale_v),
-            )  # fmt: skip
+            )
             if cu_seqlens_new is None:
                 appended["seqlen_new"] = k_new.shape[1]
             else:
@@ -282,10 +285,10 @@ def _append(
 ) -> torch.Tensor:
     """Writes the new rows, rotated if cos is given; returns q, rotated too.
 
-    Row t of k_new stands at position p = seqused_k + t (rotary_seqlens + t in the tables, if given).
-    Row i of q is rotated as position p = seqused_k + i if the mask moves with the row (causal or a
-    window), else every row as position seqused_k: that is the rule of all three packages.
-    """
+    Row t of k_new stands at position p = seqused_k + t (rotary_seqlens + t in the tables, if
+    given). Row i of q is rotated as position p = seqused_k + i if the mask moves with the row
+    (causal or a window), else every row as position seqused_k: that is the rule of all three
+    packages."""
     args: dict[str, Any] = dict(cu_seqlens_new=cu_seqlens_new, page_table=page_table)
     if k_new.dtype != k_cache.dtype:  # stored in 8 bits: the cache's scale divides
         args.update(descale_k=descales[0], descale_v=descales[1])
@@ -311,7 +314,8 @@ def _append(
 def _positions(
     base: torch.Tensor, rows: torch.Tensor, cu_seqlens: torch.Tensor | None, *, moving: bool
 ) -> torch.Tensor:
-    """int32 [all rows of `rows`]: base[b] + i of row i of sequence b; base[b] alone if not moving."""
+    """int32 [all rows of `rows`]: base[b] + i of row i of sequence b; base[b] alone if not
+    moving."""
     base = base.to(torch.int32)
     if cu_seqlens is None:
         step = torch.arange(rows.shape[1], dtype=torch.int32, device=base.device)

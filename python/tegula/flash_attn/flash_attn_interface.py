@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flash-attn 2 (2.8): names, parameters, defaults and return values of flash_attn.flash_attn_interface.
+"""flash-attn 2 (2.8): names, parameters, defaults and return values of
+flash_attn.flash_attn_interface.
 
 Layouts: dense [batch, seqlen, heads, dim], ragged [total, heads, dim] with cu_seqlens int32
 [batch + 1]; packed tensors have 3 (q, k, v) or 2 (k, v) before the heads. lse is fp32 [batch,
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ._convert import attend, refuse, refuse_dropout, window
+from ._convert import Window, attend, refuse, refuse_dropout, window
 
 __all__ = [
     "flash_attn_func",
@@ -37,18 +38,18 @@ def _with_probs(q: torch.Tensor, result: tuple, return_attn_probs: bool) -> Any:
 
 
 def flash_attn_func(
-    q,
-    k,
-    v,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """q [batch, seqlen_q, heads, dim]; k, v [batch, seqlen_k, heads_kv, dim] -> o like q, or
     (o, lse, S_dmask) with return_attn_probs. alibi_slopes fp32 [heads] or [batch, heads].
 
@@ -59,65 +60,65 @@ def flash_attn_func(
     result = attend(
         q, k, v, causal=causal, window_edges=edges, softmax_scale=softmax_scale, softcap=softcap,
         alibi_slopes=alibi_slopes,
-    )  # fmt: skip
+    )
     return _with_probs(q, result, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(
-    qkv,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    qkv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """flash_attn_func of qkv [batch, seqlen, 3, heads, dim]."""
     return flash_attn_func(
         *qkv.unbind(-3), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
         deterministic, return_attn_probs,
-    )  # fmt: skip
+    )
 
 
 def flash_attn_kvpacked_func(
-    q,
-    kv,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """flash_attn_func of q and kv [batch, seqlen_k, 2, heads_kv, dim]."""
     return flash_attn_func(
         q, *kv.unbind(-3), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
         deterministic, return_attn_probs,
-    )  # fmt: skip
+    )
 
 
 def flash_attn_varlen_func(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-    block_table=None,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    max_seqlen_q: int | torch.Tensor,
+    max_seqlen_k: int | torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: torch.Tensor | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """q [total_q, heads, dim]; k, v [total_k, heads_kv, dim], or with block_table int32 [batch,
     max_pages] pages [num_pages, page_size, heads_kv, dim] whose lengths are the differences of
     cu_seqlens_k (page_size: any; there a multiple of 256). -> o [total_q, heads, dim], or
@@ -131,82 +132,82 @@ def flash_attn_varlen_func(
         q, k, v, causal=causal, window_edges=edges, softmax_scale=softmax_scale, softcap=softcap,
         alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k, **paged,
-    )  # fmt: skip
+    )
     return _with_probs(q, result, return_attn_probs)
 
 
 def flash_attn_varlen_qkvpacked_func(
-    qkv,
-    cu_seqlens,
-    max_seqlen,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    qkv: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int | torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """flash_attn_varlen_func of qkv [total, 3, heads, dim]."""
     return flash_attn_varlen_func(
         *qkv.unbind(-3), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale,
         causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-    )  # fmt: skip
+    )
 
 
 def flash_attn_varlen_kvpacked_func(
-    q,
-    kv,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p=0.0,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    alibi_slopes=None,
-    deterministic=False,
-    return_attn_probs=False,
-):
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    max_seqlen_q: int | torch.Tensor,
+    max_seqlen_k: int | torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """flash_attn_varlen_func of q and kv [total_k, 2, heads_kv, dim]."""
     return flash_attn_varlen_func(
         q, *kv.unbind(-3), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
         softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-    )  # fmt: skip
+    )
 
 
 def flash_attn_with_kvcache(
-    q,
-    k_cache,
-    v_cache,
-    k=None,
-    v=None,
-    rotary_cos=None,
-    rotary_sin=None,
-    cache_seqlens=None,
-    cache_batch_idx=None,
-    cache_leftpad=None,
-    block_table=None,
-    softmax_scale=None,
-    causal=False,
-    window_size=(-1, -1),
-    softcap=0.0,
-    rotary_interleaved=True,
-    alibi_slopes=None,
-    num_splits=0,
-    return_softmax_lse=False,
-):
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
+    rotary_cos: torch.Tensor | None = None,
+    rotary_sin: torch.Tensor | None = None,
+    cache_seqlens: int | torch.Tensor | None = None,
+    cache_batch_idx: torch.Tensor | None = None,
+    cache_leftpad: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: torch.Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Appends k, v [batch, seqlen_new, heads_kv, dim] to the caches in place, rotated if rotary_cos
-    and rotary_sin [positions, rotary_dim / 2] are given, then attends with q [batch, seqlen_q, heads,
-    dim] (rotated too) to cache_seqlens (int or [batch]) + seqlen_new keys.
+    and rotary_sin [positions, rotary_dim / 2] are given, then attends with q [batch, seqlen_q,
+    heads, dim] (rotated too) to cache_seqlens (int or [batch]) + seqlen_new keys.
 
     k_cache, v_cache [rows, capacity, heads_kv, dim], row b of the batch being cache_batch_idx[b] if
-    given; or pages [num_pages, page_size, ...] with block_table. With causal or a window q's row i is
-    rotated as position cache_seqlens + i, else every row as cache_seqlens. cache_leftpad [batch]:
-    keys before it are not seen. -> o, or (o, lse). num_splits: 0 or 1; more is a hint."""
+    given; or pages [num_pages, page_size, ...] with block_table. With causal or a window q's row i
+    is rotated as position cache_seqlens + i, else every row as cache_seqlens. cache_leftpad
+    [batch]: keys before it are not seen. -> o, or (o, lse). num_splits: 0 or 1; more is a hint."""
     edges = window(window_size, causal)
     o, lse = attend(
         q, k_cache, v_cache, causal=causal, window_edges=edges, softmax_scale=softmax_scale,
@@ -214,27 +215,27 @@ def flash_attn_with_kvcache(
         rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved, seqused_k=cache_seqlens,
         batch_index=cache_batch_idx, leftpad_k=cache_leftpad, page_table=block_table,
         num_splits=int(num_splits == 1), is_cache=True,
-    )  # fmt: skip
+    )
     return (o, lse) if return_softmax_lse else o
 
 
-# Names below this line are private there, but other libraries import them: diffusers, ring-attention
-# packages. The forwards run; the backwards say that there is none.
+# Names below this line are private there, but other libraries import them: diffusers, ring-
+# attention packages. The forwards run; the backwards say that there is none.
 
 
 def _flash_attn_forward(
-    q,
-    k,
-    v,
-    dropout_p,
-    softmax_scale,
-    causal,
-    window_size_left,
-    window_size_right,
-    softcap,
-    alibi_slopes,
-    return_softmax,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    softcap: float,
+    alibi_slopes: torch.Tensor | None,
+    return_softmax: bool,
+) -> tuple[torch.Tensor, ...]:
     """-> (o, lse, S_dmask, rng_state): the last two belong to dropout and are empty or zero."""
     refuse_dropout(dropout_p)
     if return_softmax:
@@ -242,32 +243,32 @@ def _flash_attn_forward(
     result = attend(
         q, k, v, causal=causal, window_edges=window((window_size_left, window_size_right), causal),
         softmax_scale=softmax_scale, softcap=softcap, alibi_slopes=alibi_slopes,
-    )  # fmt: skip
+    )
     return (*result, q.new_empty(0), q.new_zeros(2, dtype=torch.int64))
 
 
 def _flash_attn_varlen_forward(
-    q,
-    k,
-    v,
-    cu_seqlens_q,
-    cu_seqlens_k,
-    max_seqlen_q,
-    max_seqlen_k,
-    dropout_p,
-    softmax_scale,
-    causal,
-    window_size_left=-1,
-    window_size_right=-1,
-    softcap=0.0,
-    alibi_slopes=None,
-    return_softmax=False,
-    block_table=None,
-    leftpad_k=None,
-    seqused_k=None,
-    zero_tensors=False,
-    num_splits=0,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    max_seqlen_q: int | torch.Tensor,
+    max_seqlen_k: int | torch.Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int = -1,
+    window_size_right: int = -1,
+    softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None,
+    return_softmax: bool = False,
+    block_table: torch.Tensor | None = None,
+    leftpad_k: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
+    zero_tensors: bool = False,
+    num_splits: int = 0,
+) -> tuple[torch.Tensor, ...]:
     """The ragged twin of _flash_attn_forward."""
     refuse_dropout(dropout_p)
     if return_softmax:
@@ -284,7 +285,7 @@ def _flash_attn_varlen_forward(
         softmax_scale=softmax_scale, softcap=softcap, alibi_slopes=alibi_slopes,
         leftpad_k=leftpad_k, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k, num_splits=int(num_splits == 1), **paged,
-    )  # fmt: skip
+    )
     return (*result, q.new_empty(0), q.new_zeros(2, dtype=torch.int64))
 
 

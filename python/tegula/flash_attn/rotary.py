@@ -13,22 +13,22 @@ __all__ = ["apply_rotary", "apply_rotary_emb", "apply_rotary_emb_func"]
 
 
 def apply_rotary(
-    x,
-    cos,
-    sin,
-    seqlen_offsets=0,
-    cu_seqlens=None,
-    max_seqlen=None,
-    interleaved=False,
-    inplace=False,
-    conjugate=False,
-):
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    seqlen_offsets: int | torch.Tensor = 0,
+    cu_seqlens: torch.Tensor | None = None,
+    max_seqlen: int | torch.Tensor | None = None,
+    interleaved: bool = False,
+    inplace: bool = False,
+    conjugate: bool = False,
+) -> torch.Tensor:
     """Rotates the first 2 * cos.shape[-1] of x's last dimension.
 
-    x [batch, seqlen, heads, dim], or [total, heads, dim] with cu_seqlens int32 [batch + 1]; cos, sin
-    [positions, rotary_dim / 2], row i of sequence b taking position seqlen_offsets (int or [batch])
-    + i. Pairs are (2 i, 2 i + 1) if interleaved, else (i, i + rotary_dim / 2); conjugate turns the
-    other way. -> like x, x itself with inplace. max_seqlen is a hint."""
+    x [batch, seqlen, heads, dim], or [total, heads, dim] with cu_seqlens int32 [batch + 1]; cos,
+    sin [positions, rotary_dim / 2], row i of sequence b taking position seqlen_offsets (int or
+    [batch]) + i. Pairs are (2 i, 2 i + 1) if interleaved, else (i, i + rotary_dim / 2); conjugate
+    turns the other way. -> like x, x itself with inplace. max_seqlen is a hint."""
     half = cos.shape[-1]
     if cos.shape != sin.shape or 2 * half > x.shape[-1]:
         raise ValueError(
@@ -49,7 +49,9 @@ def apply_rotary(
     return torch.cat((turned.to(x.dtype), x[..., 2 * half :]), -1)
 
 
-def _positions(x, seqlen_offsets, cu_seqlens):
+def _positions(
+    x: torch.Tensor, seqlen_offsets: int | torch.Tensor, cu_seqlens: torch.Tensor | None
+) -> torch.Tensor:
     """int64 [batch or 1, seqlen], or [total]: row of the tables for each row of x."""
     if cu_seqlens is None:
         row = torch.arange(x.shape[1], device=x.device)
@@ -68,15 +70,15 @@ def _positions(x, seqlen_offsets, cu_seqlens):
 
 
 def apply_rotary_emb(
-    x,
-    cos,
-    sin,
-    interleaved=False,
-    inplace=False,
-    seqlen_offsets=0,
-    cu_seqlens=None,
-    max_seqlen=None,
-):
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    interleaved: bool = False,
+    inplace: bool = False,
+    seqlen_offsets: int | torch.Tensor = 0,
+    cu_seqlens: torch.Tensor | None = None,
+    max_seqlen: int | torch.Tensor | None = None,
+) -> torch.Tensor:
     """apply_rotary with the parameters of flash_attn.layers.rotary."""
     return apply_rotary(
         x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, inplace

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the dialects must give, written for them: fp64 numpy, one sequence at a time, in flash-attn's own
-words (positions relative to the left padding, windows (left, right), rotary by position)."""
+"""What the dialects must give, written for them: fp64 numpy, one sequence at a time, in
+flash-attn's own words (positions relative to the left padding, windows (left, right), rotary by
+position)."""
 
 import numpy as np
 
@@ -10,8 +11,9 @@ def to_numpy(tensor):
 
 
 def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), chunk=0, softcap=0.0,
-              sink=None, slopes=None, leftpad=0):  # fmt: skip
-    """q [sq, heads, d], k [sk, heads_kv, d], v [sk, heads_kv, dv] -> o [sq, heads, dv], lse [heads, sq]."""
+              sink=None, slopes=None, leftpad=0):
+    """q [sq, heads, d], k [sk, heads_kv, d], v [sk, heads_kv, dv] -> o [sq, heads, dv], lse [heads,
+    sq]."""
     k, v = k[leftpad:], v[leftpad:]
     sq, heads, dim = q.shape
     sk, group = k.shape[0], heads // k.shape[1]
@@ -48,13 +50,13 @@ def attention(q, k, v, *, scale=None, causal=False, window=(-1, -1), chunk=0, so
 
 
 def rotate(x, cos, sin, positions, interleaved):
-    """x [rows, heads, d], cos and sin [max, r / 2], positions [rows] -> x with its first r dimensions
-    turned."""
+    """x [rows, heads, d], cos and sin [max, r / 2], positions [rows] -> x with its first r
+    dimensions turned."""
     half = cos.shape[1]
     cos, sin = cos[positions][:, None], sin[positions][:, None]
     out = x.copy()
     first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (
-        slice(0, half), slice(half, 2 * half))  # fmt: skip
+        slice(0, half), slice(half, 2 * half))
     out[..., first] = x[..., first] * cos - x[..., second] * sin
     out[..., second] = x[..., first] * sin + x[..., second] * cos
     return out

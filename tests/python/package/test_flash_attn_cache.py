@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flash_attn_with_kvcache and the paged forms of the ragged functions, beside fp64: the cache after the
-append, the rotated q, o and lse."""
+"""flash_attn_with_kvcache and the paged forms of the ragged functions, beside fp64: the cache after
+the append, the rotated q, o and lse."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,8 @@ def before(device):
 
 @pytest.fixture(params=["dense", "batch_index", "paged"])
 def cache(request, device):
-    """(k, v, keyword of flash-attn 2, of FlashAttention-3, rows): rows(k) gives [batch, capacity, ..]."""
+    """(k, v, keyword of flash-attn 2, of FlashAttention-3, rows): rows(k) gives [batch, capacity,
+    ..]."""
     if request.param == "paged":
         pages = [randn(s, 12, 8, HEADS_KV, DIM).to(device) for s in (1, 2)]
         table = torch.randperm(12, generator=torch.Generator().manual_seed(3))[:9].reshape(3, 3)
@@ -50,11 +51,11 @@ def cache(request, device):
 
 
 def want_after(q, k_rows, v_rows, k_new, v_new, *, mask, tables=None, interleaved=True, base=None,
-               leftpad=None):  # fmt: skip
+               leftpad=None):
     """Caches after the append and (o, lse) of each sequence; k_rows and v_rows before it."""
     k_rows, v_rows = (reference.to_numpy(t).copy() for t in (k_rows, v_rows))
     q = reference.to_numpy(q)
-    moving = bool(mask.get("causal") or mask.get("chunk") or mask.get("window", (-1, -1)) != (-1, -1))
+    moving = bool(mask.get("causal")) or mask.get("window", (-1, -1)) != (-1, -1)
     results = []
     for b, length in enumerate(BEFORE):
         new_k, new_v, rows = reference.to_numpy(k_new[b]), reference.to_numpy(v_new[b]), q[b]
@@ -104,7 +105,7 @@ def test_attend_only(cache, before, device, causal):
         q, k, v, cache_seqlens=lengths, causal=causal, num_splits=3, pack_gqa=True, sm_margin=2,
         scheduler_metadata=fa3.get_scheduler_metadata(3, 2, 24, HEADS, HEADS_KV, DIM, lengths),
         **names3,
-    )  # fmt: skip
+    )
     assert isinstance(alone, torch.Tensor)
     check(alone, np.stack([w[0] for w in wants]))
 
@@ -133,7 +134,8 @@ MASKS = [dict(), dict(causal=True), dict(window=(4, 1)), dict(window=(6, 3), cau
 @pytest.mark.parametrize("rotary", [None, "interleaved", "half_split"])
 @pytest.mark.parametrize("seqlen_q, seqlen_new", [(1, 1), (3, 3), (2, 4)])
 def test_append_rotate_attend(cache, before, device, mask, rotary, seqlen_q, seqlen_new):
-    """Rows of q are rotated as cache_seqlens + i if the mask moves with them, else as cache_seqlens."""
+    """Rows of q are rotated as cache_seqlens + i if the mask moves with them, else as
+    cache_seqlens."""
     k, v, names2, names3, rows = cache
     q = randn(9, BATCH, seqlen_q, HEADS, DIM).to(device)
     k_new, v_new = (randn(s, BATCH, seqlen_new, HEADS_KV, DIM).to(device) for s in (4, 5))
@@ -141,12 +143,12 @@ def test_append_rotate_attend(cache, before, device, mask, rotary, seqlen_q, seq
     tables = None if rotary is None else (angle.cos().to(device), angle.sin().to(device))
     turn = {} if rotary is None else dict(
         rotary_cos=tables[0], rotary_sin=tables[1], rotary_interleaved=rotary == "interleaved"
-    )  # fmt: skip
+    )
     options = {"window_size" if n == "window" else n: value for n, value in mask.items()}
     want_k, want_v, want_o, want_lse = want_after(
         q, rows(k), rows(v), k_new, v_new, mask=mask, tables=tables,
         interleaved=rotary == "interleaved",
-    )  # fmt: skip
+    )
     for function, names in (
         (fa2.flash_attn_with_kvcache, names2),
         (fa3.flash_attn_with_kvcache, names3),
@@ -155,7 +157,7 @@ def test_append_rotate_attend(cache, before, device, mask, rotary, seqlen_q, seq
         o, lse, *_ = function(
             q, k_cache, v_cache, k_new, v_new, cache_seqlens=before, return_softmax_lse=True,
             **turn, **options, **names,
-        )  # fmt: skip
+        )
         check(rows(k_cache), want_k)
         check(rows(v_cache), want_v)
         check(o, want_o)
@@ -170,7 +172,7 @@ def test_rows_outside_the_batch_keep_their_bits(cache, before, device):
     fa2.flash_attn_with_kvcache(
         randn(9, BATCH, 1, HEADS, DIM).to(device), k_cache, v.clone(), k_new, v_new,
         cache_seqlens=before, **names2,
-    )  # fmt: skip
+    )
     changed = (k_cache != k).flatten(2).any(-1)
     assert changed.sum() == BATCH
 
@@ -192,7 +194,7 @@ def test_left_padding(before, device):
             q, k_cache, v.clone(), k_new, v_new, rotary_cos=tables[0], rotary_sin=tables[1],
             cache_seqlens=before, causal=True, window_size=(5, 0), return_softmax_lse=True,
             cache_leftpad=torch.tensor(leftpad, dtype=torch.int32, device=device),
-        )  # fmt: skip
+        )
         check(k_cache, want_k)
         check(o, want_o)
         check(lse, want_lse)
@@ -213,7 +215,7 @@ def test_softcap_alibi_sink_and_chunk_reach_the_cache(cache, before, device):
                 )[0]
                 for b, n in enumerate(lengths.tolist())
             ]
-        )  # fmt: skip
+        )
 
     common = dict(cache_seqlens=lengths, causal=True)
     slopes = extra.to(device)
@@ -242,7 +244,7 @@ def test_ragged_q_and_new_rows_of_fa3(cache, before, device):
     base = (1, 7, 2)
     for causal in (True, False):
         for rotary_seqlens in (None, base):
-            parts = [t.split(c) for t, c in ((q, counts_q), (k_new, counts_new), (v_new, counts_new))]
+            parts = q.split(counts_q), k_new.split(counts_new), v_new.split(counts_new)
             k_rows, v_rows = (reference.to_numpy(rows(c)).copy() for c in (k, v))
             o_parts, lse_parts = [], []
             for b, length in enumerate(BEFORE):
@@ -265,7 +267,7 @@ def test_ragged_q_and_new_rows_of_fa3(cache, before, device):
                 rotary_seqlens=None if rotary_seqlens is None else torch.tensor(
                     base, dtype=torch.int32, device=device),
                 causal=causal, return_softmax_lse=True, **names3,
-            )  # fmt: skip
+            )
             check(rows(k_cache), k_rows)
             check(o, np.concatenate(o_parts))
             check(lse, np.concatenate(lse_parts, 1))
@@ -305,7 +307,7 @@ def test_8_bit_caches_with_their_scales(before, device, kind):
         o = fa3.flash_attn_with_kvcache(
             rows, k, v, cache_seqlens=before + 1, q_descale=factor, k_descale=scales,
             v_descale=scales,
-        )  # fmt: skip
+        )
         assert o.dtype == torch.bfloat16
         for b, n in enumerate(BEFORE):
             s = reference.to_numpy(scales[b])[:, None]
@@ -318,7 +320,8 @@ def test_8_bit_caches_with_their_scales(before, device, kind):
 
 
 def test_new_rows_are_stored_in_8_bits_with_the_scales(before, device):
-    k, v = (randn(s, BATCH, CAPACITY, HEADS_KV, DIM).to(device).to(torch.float8_e4m3fn) for s in (1, 2))
+    eight = torch.float8_e4m3fn
+    k, v = (randn(s, BATCH, CAPACITY, HEADS_KV, DIM).to(device).to(eight) for s in (1, 2))
     scales = (randn(7, BATCH, HEADS_KV).abs() + 0.5).to(device)
     q, k_new, v_new = (
         randn(s, BATCH, 1, h, DIM).to(device, torch.bfloat16)
@@ -328,7 +331,7 @@ def test_new_rows_are_stored_in_8_bits_with_the_scales(before, device):
         q, k, v, k_new, v_new, cache_seqlens=before, k_descale=scales, v_descale=scales
     )
     for b, n in enumerate(BEFORE):
-        stored = (k_new[b, 0].float() / scales[b][:, None]).to(torch.float8_e4m3fn)
+        stored = (k_new[b, 0].float() / scales[b][:, None]).to(eight)
         assert torch.equal(k[b, n].float(), stored.float())
 
 
@@ -359,7 +362,7 @@ def test_pages_of_the_ragged_functions(before, device):
     o, lse = fa4.flash_attn_varlen_func(
         q, *pages, cu_seqlens_q=cu_q, seqused_k=lengths, page_table=table, causal=True,
         return_lse=True, seqlen_k_per_split=64,
-    )  # fmt: skip
+    )
     check(o, want[0])
     check(lse, want[1])
 
@@ -383,7 +386,9 @@ def test_new_rows_that_require_grad(before, device):
     twins = k.clone(), v.clone()
     o = fa2.flash_attn_with_kvcache(q, k, v, k_new, v_new, cache_seqlens=before, causal=True)
     with torch.no_grad():
-        plain = fa2.flash_attn_with_kvcache(q, *twins, k_new, v_new, cache_seqlens=before, causal=True)
+        plain = fa2.flash_attn_with_kvcache(
+            q, *twins, k_new, v_new, cache_seqlens=before, causal=True
+        )
     assert torch.equal(o, plain) and torch.equal(k, twins[0])
     with pytest.raises(NotImplementedError, match="backward"):
         o.sum().backward()

@@ -102,12 +102,12 @@ def test_fa4_hints_change_nothing(qkv):
     hinted, _ = fa4.flash_attn_func(
         *qkv, causal=True, num_splits=1, pack_gqa=True, deterministic=True, aux_tensors=[],
         aux_scalars=(), gather_bwd_recompute_p=True, gather_bwd_token_chunk=64,
-    )  # fmt: skip
+    )
     assert torch.equal(plain, hinted)
     hinted, _ = fa4.flash_attn_varlen_func(
         *qkv, causal=True, scheduler_metadata=object(), disable_scheduler_metadata=True,
         min_seqlen_k=4,
-    )  # fmt: skip
+    )
     assert torch.equal(plain, hinted)
 
 

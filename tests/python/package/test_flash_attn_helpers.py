@@ -88,13 +88,14 @@ def test_rotary_of_ragged_rows_and_in_place(device):
     offsets = torch.tensor([4, 1], dtype=torch.int32, device=device)
     before = x.clone()
     turned = rotary.apply_rotary_emb(
-        x, angle.cos(), angle.sin(), inplace=True, seqlen_offsets=offsets, cu_seqlens=cu, max_seqlen=4
+        x, angle.cos(), angle.sin(), inplace=True, seqlen_offsets=offsets, cu_seqlens=cu,
+        max_seqlen=4,
     )
     assert turned is x
     want = reference.rotate(
         reference.to_numpy(before), *(reference.to_numpy(t) for t in (angle.cos(), angle.sin())),
         np.array([4, 5, 1, 2, 3, 4, 0]), False,
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(reference.to_numpy(x)[:6], want[:6], atol=1e-5)
     with pytest.raises(ValueError, match="cos: .* do not fit x"):
         rotary.apply_rotary(x, torch.zeros(3, 9), torch.zeros(3, 9))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tegula.install_as_flash_attn() in fresh processes: what can be imported and asked for afterwards, what
-comes too late, and what transformers makes of it."""
+"""tegula.install_as_flash_attn() in fresh processes: what can be imported and asked for afterwards,
+what comes too late, and what transformers makes of it."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ needs_transformers = pytest.mark.skipif(
 
 
 def run(code, *first_on_path, fails_with=None):
-    """Runs code in a fresh interpreter that sees what this one sees; its stdout, or its last error."""
+    """Runs code in a fresh interpreter that sees what this one sees -> its stdout, or its error."""
     path = os.pathsep.join([*map(str, first_on_path), *(p for p in sys.path if p)])
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -99,7 +99,7 @@ def test_imports_specs_and_distributions():
         from tegula.stand_in import uninstall_as_flash_attn
         uninstall_as_flash_attn()
         uninstall_as_flash_attn()
-        assert not any(n.split(".")[0] in ("flash_attn", "flash_attn_interface") for n in sys.modules)
+        assert not any(n.split(".")[0].startswith("flash_attn") for n in sys.modules)
         assert importlib.util.find_spec("flash_attn") is None
         try:
             metadata.version("flash-attn")
@@ -153,8 +153,8 @@ def test_after_a_question_of_transformers_is_an_error():
             try:
                 tegula.install_as_flash_attn()
             except RuntimeError as error:
-                assert f"transformers has asked for flash_attn and keeps the answer ({name})" in str(
-                    error) and "first of all" in str(error), error
+                assert f"has asked for flash_attn and keeps the answer ({name})" in str(error)
+                assert "first of all" in str(error)
             else:
                 raise AssertionError(name)
             getattr(import_utils, name).cache_clear()
@@ -168,8 +168,8 @@ def test_after_a_question_of_transformers_is_an_error():
 def test_transformers_on_this_machine(device):
     """What transformers finds, and its attention through each version beside its own eager formula.
 
-    transformers uses the packages on a GPU only; here, without one, it is told that there is one, and
-    the tensors stay on the CPU."""
+    transformers uses the packages on a GPU only; here, without one, it is told that there is one,
+    and the tensors stay on the CPU."""
     run(
         f"""
         import tegula
