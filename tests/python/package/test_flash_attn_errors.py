@@ -162,6 +162,8 @@ def test_errors_of_the_core_come_through(qkv):
         fa2.flash_attn_func(torch.cat([q, q[:, :, :1]], 2), k, v)
     with pytest.raises(NotImplementedError, match="v: dtype f32 differs from k: dtype f16"):
         fa2.flash_attn_func(q, k, v.float())
+    with pytest.raises(TypeError, match="q: dtype"):
+        fa2.flash_attn_func(q.int(), k.int(), v.int())
 
 
 def test_forward_works_under_grad_mode_and_backward_says_no(qkv):

@@ -126,10 +126,15 @@ def test_an_installed_flash_attn_is_hidden(other_flash_attn):
     run(
         """
         import importlib.metadata as metadata, tegula
+        from importlib.util import find_spec
         assert metadata.version("flash-attn") == "2.1.0"
+        theirs = find_spec("flash_attn").origin
         tegula.install_as_flash_attn()
-        import flash_attn
-        assert flash_attn.__version__ == metadata.version("flash-attn") == "2.8.3"
+        assert metadata.version("flash-attn") == "2.8.3"
+        assert find_spec("flash_attn").origin == tegula.stand_in.__file__ != theirs
+        tegula.stand_in.uninstall_as_flash_attn()
+        assert metadata.version("flash-attn") == "2.1.0"
+        assert find_spec("flash_attn").origin == theirs
         """,
         other_flash_attn,
     )
