@@ -73,8 +73,41 @@ enum ForwardOption {
   kSoftmaxScale, kSoftcap, kNumSplits, kFixedSplit, kFastAccumulate, kForwardOptions
 };
 
+constexpr const char* kOptionNames[kForwardOptions] = {
+    "seqlen_new", "kv_dtype", "max_seqlen_q", "max_seqlen_k", "causal", "window_left",
+    "window_right", "attention_chunk", "softmax_scale", "softcap", "num_splits", "fixed_split",
+    "fast_accumulate"};
+
+[[noreturn]] void raise_option(PyObject* type, int i, nb::handle value, const char* what) {
+  raise(type, std::string(kOptionNames[i]) + ": " + nb::repr(value).c_str() + what);
+}
+
+// An int, a numpy int, a 0-dimensional tensor: what has __index__. Never a rounded float.
 std::int64_t integer(const nb::tuple& options, int i) {
-  return nb::cast<std::int64_t>(options[i]);
+  const nb::handle value = PyTuple_GetItem(options.ptr(), i);
+  const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    raise_option(PyExc_TypeError, i, value, " is no integer");
+  }
+  int overflow = 0;
+  const long long result = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow != 0) raise_option(PyExc_ValueError, i, value, " does not fit into 64 bits");
+  return result;
+}
+
+double real(const nb::tuple& options, int i) {
+  const nb::handle value = PyTuple_GetItem(options.ptr(), i);
+  const double result = PyFloat_AsDouble(value.ptr());
+  if (result == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    raise_option(PyExc_TypeError, i, value, " is no number");
+  }
+  return result;
+}
+
+bool absent(const nb::tuple& options, int i) {
+  return PyTuple_GetItem(options.ptr(), i) == Py_None;
 }
 
 struct Forward {
@@ -114,7 +147,7 @@ struct Forward {
     args.page_indices = index(kPageIndices);
     args.page_indptr = index(kPageIndptr);
     args.cu_seqlens_new = index(kCuSeqlensNew);
-    args.seqlen_new = integer(options, kSeqlenNew);
+    if (!absent(options, kSeqlenNew)) args.seqlen_new = integer(options, kSeqlenNew);
     args.sink = tensor(kSink);
     args.alibi_slopes = tensor(kAlibiSlopes);
     args.bias = tensor(kBias);
@@ -124,14 +157,20 @@ struct Forward {
     std::memset(&problem, 0, sizeof problem);  // its bytes are the key of the plan
     check(tegula_problem_init(&problem));
     check(tegula_describe_forward(&args, &problem));
-    problem.max_seqlen_q = integer(options, kMaxSeqlenQ);
-    problem.max_seqlen_k = integer(options, kMaxSeqlenK);
+    if (!absent(options, kMaxSeqlenQ)) problem.max_seqlen_q = integer(options, kMaxSeqlenQ);
+    if (!absent(options, kMaxSeqlenK)) problem.max_seqlen_k = integer(options, kMaxSeqlenK);
     problem.causal = static_cast<std::int32_t>(integer(options, kCausal));
     problem.window_left = integer(options, kWindowLeft);
     problem.window_right = integer(options, kWindowRight);
     problem.attention_chunk = integer(options, kChunk);
-    problem.softmax_scale = nb::cast<double>(options[static_cast<int>(kSoftmaxScale)]);
-    problem.softcap = nb::cast<double>(options[static_cast<int>(kSoftcap)]);
+    if (!absent(options, kSoftmaxScale)) {
+      problem.softmax_scale = real(options, kSoftmaxScale);
+      if (!(problem.softmax_scale > 0)) {  // 0 would mean the default
+        raise_option(PyExc_ValueError, kSoftmaxScale, PyTuple_GetItem(options.ptr(), kSoftmaxScale),
+                     " is not above 0");
+      }
+    }
+    problem.softcap = real(options, kSoftcap);
     problem.num_splits = integer(options, kNumSplits);
     problem.fixed_split = integer(options, kFixedSplit);
     problem.fast_accumulate = static_cast<std::int32_t>(integer(options, kFastAccumulate));

@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -25,12 +26,19 @@ constexpr TypeName kTypes[] = {
     {"uint16", {1, 16, 1}},         {"uint32", {1, 32, 1}},      {"uint64", {1, 64, 1}},
 };
 
-[[noreturn]] void raise(PyObject* type, const std::string& text) {
-  PyErr_SetString(type, text.c_str());
-  throw nb::python_error();
-}
-
 std::string kind_of(nb::handle object) { return nb::type_name(object.type()).c_str(); }
+
+// What a framework says of a tensor that it cannot hand over (sparse, quantised, without memory),
+// in one line that names the argument.
+[[noreturn]] void raise_no_view(const char* name) {
+  std::string text = "no DLPack view of it";
+  if (PyErr_Occurred()) {
+    const nb::python_error error;
+    text = nb::cast<std::string>(nb::str(error.value()));
+    text.resize(std::min(text.size(), text.find('\n')));
+  }
+  raise(PyExc_TypeError, std::string(name) + ": " + text);
+}
 
 // The exchange table of an object's type, or nullptr. Of the types seen last, without a lookup.
 const DLExchangeApi* exchange_of(nb::handle object) {
@@ -73,6 +81,11 @@ nb::handle numpy_array_type() {
 
 }  // namespace
 
+void raise(PyObject* type, const std::string& text) {
+  PyErr_SetString(type, text.c_str());
+  throw nb::python_error();
+}
+
 void check(tegula_status status) {
   if (status == TEGULA_OK) return;
   PyObject* const type = status == TEGULA_INVALID_ARGUMENT ? PyExc_ValueError
@@ -92,8 +105,7 @@ void Operand::read(nb::handle object, const char* name) {
     tensor.shape = shape;
     tensor.strides = strides;
     if (api->tensor_from_object(object.ptr(), &tensor) != 0) {
-      if (!PyErr_Occurred()) raise(PyExc_BufferError, std::string(name) + ": no DLPack view");
-      throw nb::python_error();
+      raise_no_view(name);
     }
     take(tensor, name);
     if (tensor.device.type != TEGULA_CPU && api->current_stream != nullptr &&
@@ -165,8 +177,13 @@ void Operand::read_numpy(nb::handle object, const char* name) {
   for (const TypeName& known : kTypes) {
     if (known.name == type) tensor.dtype = known.type;
   }
-  if (tensor.dtype.bits == 0 || !nb::cast<bool>(nb::getattr(dtype, "isnative"))) {
-    raise(PyExc_TypeError, std::string(name) + ": numpy arrays of " + type + " are not taken");
+  const bool native = nb::cast<bool>(nb::getattr(dtype, "isnative"));
+  if (tensor.dtype.bits == 0 || !native) {
+    raise(PyExc_TypeError, std::string(name) + ": numpy arrays of " + type +
+                               (native ? "" : " in the other byte order") + " are not taken");
+  }
+  if (!nb::getattr(object, "_mask", nb::none()).is_none()) {
+    raise(PyExc_TypeError, std::string(name) + ": a masked array, whose mask would not count");
   }
   if (ndim > TEGULA_MAX_DIMS) {
     raise(PyExc_ValueError, std::string(name) + ": " + std::to_string(ndim) +
@@ -209,7 +226,7 @@ void Operand::read_dlpack(nb::handle object, const char* name) {
     PyDict_DelItemString(keywords.ptr(), "max_version");
     owner_ = nb::steal(PyObject_Call(export_to.ptr(), nb::tuple().ptr(), keywords.ptr()));
   }
-  if (!owner_.is_valid()) throw nb::python_error();
+  if (!owner_.is_valid()) raise_no_view(name);
   // The capsule keeps its name: its own destructor gives the tensor back.
   if (PyCapsule_IsValid(owner_.ptr(), "dltensor_versioned")) {
     const auto* const managed = static_cast<const DLManagedTensorVersioned*>(

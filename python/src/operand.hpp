@@ -7,6 +7,8 @@
 #include <nanobind/nanobind.h>
 #include <tegula/tegula.h>
 
+#include <string>
+
 namespace tegula::python {
 
 namespace nb = nanobind;
@@ -37,6 +39,9 @@ class Operand {
   void* stream_ = nullptr;
   nb::object owner_;  // keeps the memory for the length of the call
 };
+
+// Raises an exception of Python.
+[[noreturn]] void raise(PyObject* type, const std::string& text);
 
 // Turns a failure into the exception of contract.md, 13.
 void check(tegula_status status);

@@ -36,6 +36,13 @@ def packed(values: Any) -> Any:
     return values if values.strides[-1] == values.itemsize else values.copy()
 
 
+LEAST, MOST = -(2**31), 2**31 - 1
+
+
+def not_integers(values: Any, name: str) -> TypeError:
+    return TypeError(f"{name}: {getattr(values, 'dtype', type(values).__name__)} where integers are taken")
+
+
 class Torch:
     """torch.Tensor and its subclasses."""
 
@@ -57,12 +64,21 @@ class Torch:
     def empty_lse(self, shape: tuple, like: Any) -> Any:
         return self.torch.empty(shape, dtype=self.float32, device=like.device)
 
-    def index(self, values: Any, like: Any) -> Any:
-        if isinstance(values, self.torch.Tensor):
-            if values.dtype == self.torch.int64:
-                values = values.to(self.int32)
-            return values if values.is_contiguous() else packed(values)
-        return self.torch.as_tensor(values, dtype=self.int32).to(like.device)
+    def index(self, values: Any, like: Any, name: str) -> Any:
+        if not isinstance(values, self.torch.Tensor):
+            if hasattr(values, "__dlpack__"):
+                values = framework_of(values, name).index(values, values, name)
+            try:
+                values = self.torch.as_tensor(values)
+            except (TypeError, ValueError, RuntimeError, OverflowError):
+                raise not_integers(values, name) from None
+            if values.numel() and (values.is_floating_point() or values.is_complex() or values.dtype == self.torch.bool):
+                raise not_integers(values, name)
+            values = values.to(like.device, self.int32 if not values.numel() else values.dtype)
+        if values.dtype == self.torch.int64:
+            # What 32 bits do not hold stays out of every range, and an entry that nobody reads harms nobody.
+            values = values.clamp(LEAST, MOST).to(self.int32)
+        return values if values.is_contiguous() else packed(values)
 
     def finish(self, array: Any) -> Any:
         return array
@@ -103,12 +119,20 @@ class Numpy:
     def empty_lse(self, shape: tuple, like: Any) -> Any:
         return self.numpy.empty(shape, self.numpy.float32)
 
-    def index(self, values: Any, like: Any) -> Any:
-        if isinstance(values, self.numpy.ndarray):
-            return packed(values if values.dtype != self.numpy.int64 else values.astype(self.numpy.int32))
-        if hasattr(values, "__dlpack__"):
-            return values
-        return self.numpy.asarray(values, self.numpy.int32)
+    def index(self, values: Any, like: Any, name: str) -> Any:
+        if not isinstance(values, self.numpy.ndarray):
+            if hasattr(values, "__dlpack__"):
+                return framework_of(values, name).index(values, values, name)
+            try:
+                values = self.numpy.asarray(values)
+            except (TypeError, ValueError, OverflowError):
+                raise not_integers(values, name) from None
+            if values.size and values.dtype.kind not in "iu":
+                raise not_integers(values, name)
+            values = values.astype(self.numpy.int64)
+        if values.dtype == self.numpy.int64:
+            values = self.numpy.asarray(self.numpy.clip(values, LEAST, MOST), self.numpy.int32)
+        return packed(values)
 
     def finish(self, array: Any) -> Any:
         return array
@@ -144,9 +168,13 @@ class Jax:
     def empty_lse(self, shape: tuple, like: Any) -> Any:
         return self.host.empty_lse(shape, like)
 
-    def index(self, values: Any, like: Any) -> Any:
+    def index(self, values: Any, like: Any, name: str) -> Any:
         # 64-bit jax arrays exist only where they are switched on.
-        return values if getattr(values, "dtype", None) == "int32" else self.host.index(self.host.numpy.asarray(values), like)
+        if getattr(values, "dtype", None) == "int32":
+            return values
+        if isinstance(values, self.jax.Array):
+            values = self.host.numpy.asarray(values)
+        return self.host.index(values, like, name)
 
     def finish(self, array: Any) -> Any:
         return self.jax.numpy.asarray(array)
@@ -167,6 +195,10 @@ class Generic:
         return array.dtype.itemsize == 1
 
     def _empty(self, shape: tuple, dtype: Any, like: Any) -> Any:
+        if not hasattr(self.module, "empty"):
+            raise TypeError(
+                f"q: {type(like).__name__} has no `empty` in its module to make outputs with; bring out= and lse_out="
+            )
         device = getattr(like, "device", None)
         if hasattr(device, "__enter__"):  # cupy: the device is a context
             with device:
@@ -179,10 +211,16 @@ class Generic:
     def empty_lse(self, shape: tuple, like: Any) -> Any:
         return self._empty(shape, "float32", like)
 
-    def index(self, values: Any, like: Any) -> Any:
-        if hasattr(values, "__dlpack__"):
-            return values if str(values.dtype) != "int64" else values.astype("int32")
-        return self.module.asarray(values, dtype="int32")
+    def index(self, values: Any, like: Any, name: str) -> Any:
+        if not hasattr(values, "__dlpack__"):
+            if not hasattr(self.module, "asarray"):
+                raise not_integers(values, name)
+            values = self.module.asarray(values)
+        if getattr(type(values), "__module__", "").partition(".")[0] in ("torch", "numpy", "jax", "jaxlib"):
+            return framework_of(values, name).index(values, values, name)
+        if str(getattr(values, "dtype", "")) == "int64":
+            values = self.module.clip(values, LEAST, MOST).astype("int32")
+        return values
 
     def finish(self, array: Any) -> Any:
         return array
@@ -195,13 +233,13 @@ _frameworks: dict[type, Any] = {}
 _shared: dict[str, Any] = {}
 
 
-def framework_of(array: Any) -> Any:
-    """What makes arrays like this one."""
+def framework_of(array: Any, name: str = "q") -> Any:
+    """What makes arrays like this one; name: of the argument, for errors."""
     known = _frameworks.get(type(array))
-    return known if known is not None else _find(array)
+    return known if known is not None else _find(array, name)
 
 
-def _find(array: Any) -> Any:
+def _find(array: Any, argument: str) -> Any:
     for base in type(array).__mro__:
         root = base.__module__.partition(".")[0]
         makers = {"torch": Torch, "numpy": Numpy, "jax": Jax, "jaxlib": Jax}
@@ -212,8 +250,5 @@ def _find(array: Any) -> Any:
             _frameworks[type(array)] = _shared[name]
             return _shared[name]
     if hasattr(array, "__dlpack__"):
-        module = sys.modules.get(type(array).__module__.partition(".")[0])
-        if hasattr(module, "empty"):
-            return Generic(module)
-        raise TypeError(f"q: {type(array).__name__} has no `empty` in its module to make outputs with; bring out= and lse_out=")
-    raise TypeError(f"q: {type(array).__name__} is no array: it has neither __dlpack__ nor __array_interface__")
+        return Generic(sys.modules.get(type(array).__module__.partition(".")[0]))
+    raise TypeError(f"{argument}: {type(array).__name__} is no array: it has neither __dlpack__ nor __array_interface__")

@@ -41,11 +41,6 @@ _OPTIONS = """
 """
 
 
-def _lengths(value: Any) -> int:
-    """An int, a numpy int or a 0-dimensional tensor; 0 for None."""
-    return 0 if value is None else int(value)
-
-
 def _operands(
     q, k, v, out, lse_out, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, page_indices, page_indptr,
     cu_seqlens_new, sink, alibi_slopes, bias, descale_q, descale_k, descale_v, arrays,
@@ -54,15 +49,15 @@ def _operands(
     index = arrays.index
     return (
         q, k, v, out, lse_out,
-        None if cu_seqlens_q is None else index(cu_seqlens_q, q),
-        None if cu_seqlens_k is None else index(cu_seqlens_k, q),
-        None if seqused_q is None else index(seqused_q, q),
-        None if seqused_k is None else index(seqused_k, q),
-        None if leftpad_k is None else index(leftpad_k, q),
-        None if page_table is None else index(page_table, q),
-        None if page_indices is None else index(page_indices, q),
-        None if page_indptr is None else index(page_indptr, q),
-        None if cu_seqlens_new is None else index(cu_seqlens_new, q),
+        None if cu_seqlens_q is None else index(cu_seqlens_q, q, "cu_seqlens_q"),
+        None if cu_seqlens_k is None else index(cu_seqlens_k, q, "cu_seqlens_k"),
+        None if seqused_q is None else index(seqused_q, q, "seqused_q"),
+        None if seqused_k is None else index(seqused_k, q, "seqused_k"),
+        None if leftpad_k is None else index(leftpad_k, q, "leftpad_k"),
+        None if page_table is None else index(page_table, q, "page_table"),
+        None if page_indices is None else index(page_indices, q, "page_indices"),
+        None if page_indptr is None else index(page_indptr, q, "page_indptr"),
+        None if cu_seqlens_new is None else index(cu_seqlens_new, q, "cu_seqlens_new"),
         sink, alibi_slopes, bias, descale_q, descale_k, descale_v,
     )  # fmt: skip
 
@@ -76,8 +71,6 @@ def _call(
     arrays = framework_of(q)
     if arrays.immutable and (out is not None or lse_out is not None):
         raise TypeError(f"{'out' if out is not None else 'lse_out'}: {type(q).__name__} arrays are immutable")
-    if softmax_scale is not None and not softmax_scale > 0:
-        raise ValueError(f"softmax_scale: {softmax_scale} is not above 0")  # 0 would mean the default
     shape = tuple(q.shape)
     if out is None:
         if not hasattr(v, "shape"):
@@ -85,7 +78,7 @@ def _call(
         number = dtype_number(out_dtype, "out_dtype")
         if number == 0 and arrays.is_8bit(q):
             number = 3
-        out = arrays.empty((*shape[:-1], v.shape[-1]), q, number)
+        out = arrays.empty((*shape[:-1], *(v.shape[-1:] or (1,))), q, number)  # (1,): the refusal of v's rank names v
     elif out_dtype is not None:
         raise TypeError("out_dtype: out brings its own type")
     if lse_out is None and return_lse:
@@ -97,9 +90,8 @@ def _call(
     )  # fmt: skip
     # In the order of ForwardOption in module.cc.
     options = (
-        _lengths(seqlen_new), 0 if kv_dtype is None else dtype_number(kv_dtype, "kv_dtype"), _lengths(max_seqlen_q),
-        _lengths(max_seqlen_k), 1 if causal else 0, int(window_left), int(window_right), int(attention_chunk),
-        0.0 if softmax_scale is None else float(softmax_scale), float(softcap), int(num_splits), int(fixed_split),
+        seqlen_new, 0 if kv_dtype is None else dtype_number(kv_dtype, "kv_dtype"), max_seqlen_q, max_seqlen_k,
+        1 if causal else 0, window_left, window_right, attention_chunk, softmax_scale, softcap, num_splits, fixed_split,
         1 if fast_accumulate else 0,
     )  # fmt: skip
     if only_plan:
@@ -160,21 +152,22 @@ def _append_kv(
     q=None, q_out=None, descale_k=None, descale_v=None, kv_dtype=None,
 ):  # fmt: skip
     styles = {"half_split": 0, "interleaved": 1}
-    if rotary_style not in styles:
+    if not isinstance(rotary_style, str) or rotary_style not in styles:
         raise ValueError(f"rotary_style: {rotary_style!r} is neither 'half_split' nor 'interleaved'")
-    arrays = framework_of(k_cache)
+    arrays = framework_of(k_cache, "k_cache")
     if arrays.immutable:
         raise TypeError(f"k_cache: {type(k_cache).__name__} arrays are immutable; append_kv writes into the cache")
     if q is not None and q_out is None:
         q_out = arrays.empty(tuple(q.shape), q, 0)
 
-    def index(values: Any) -> Any:
-        return None if values is None else arrays.index(values, k_cache)
+    def index(values: Any, name: str) -> Any:
+        return None if values is None else arrays.index(values, k_cache, name)
 
     _core.append_kv(
         (
-            k_new, v_new, k_cache, v_cache, index(cu_seqlens_new), index(seqused_k), index(page_table), index(page_indices),
-            index(page_indptr), slot_mapping, index(positions), cos, sin, q, q_out, descale_k, descale_v,
+            k_new, v_new, k_cache, v_cache, index(cu_seqlens_new, "cu_seqlens_new"), index(seqused_k, "seqused_k"),
+            index(page_table, "page_table"), index(page_indices, "page_indices"), index(page_indptr, "page_indptr"),
+            slot_mapping, index(positions, "positions"), cos, sin, q, q_out, descale_k, descale_v,
         ),
         styles[rotary_style],
         dtype_number(kv_dtype, "kv_dtype"),
@@ -183,7 +176,7 @@ def _append_kv(
 
 
 def _combine(o_partial: Array, lse_partial: Array, *, sink=None, out=None, out_dtype=None, return_lse=True, lse_out=None):
-    arrays = framework_of(o_partial)
+    arrays = framework_of(o_partial, "o_partial")
     if arrays.immutable and (out is not None or lse_out is not None):
         raise TypeError(f"{'out' if out is not None else 'lse_out'}: {type(o_partial).__name__} arrays are immutable")
     if out is None:
@@ -191,7 +184,7 @@ def _combine(o_partial: Array, lse_partial: Array, *, sink=None, out=None, out_d
     elif out_dtype is not None:
         raise TypeError("out_dtype: out brings its own type")
     if lse_out is None and return_lse:
-        lse_out = arrays.empty_lse(tuple(lse_partial.shape[1:]), o_partial)
+        lse_out = arrays.empty_lse(tuple(getattr(lse_partial, "shape", ())[1:]), o_partial)
     _core.combine(o_partial, lse_partial, out, lse_out, sink)
     return (arrays.finish(out), arrays.finish(lse_out)) if return_lse else arrays.finish(out)
 
@@ -257,7 +250,7 @@ def append_kv(k_new: Array, v_new: Array, k_cache: Array, v_cache: Array, sequse
     positions int32 [total_new]; rotary_style "half_split" or "interleaved". q_out: where q goes, q itself allowed.
     descale_k, descale_v: an 8-bit cache stores x / descale; kv_dtype names its type where it is uint8.
     """
-    framework_of(k_cache).check_grad((("k_new", k_new), ("v_new", v_new), ("q", options.get("q"))))
+    framework_of(k_cache, "k_cache").check_grad((("k_new", k_new), ("v_new", v_new), ("q", options.get("q"))))
     return _append_kv(k_new, v_new, k_cache, v_cache, seqused_k, **options)
 
 
@@ -268,7 +261,7 @@ def combine(o_partial: Array, lse_partial: Array, **options: Any):
     [num_splits, B, Hq, seqlen_q] or [num_splits, Hq, total_q] -> (o, lse), or o with return_lse=False.
     sink float32 [Hq] enters once, here. out, lse_out, out_dtype as in attention.
     """
-    framework_of(o_partial).check_grad((("o_partial", o_partial), ("sink", options.get("sink"))))
+    framework_of(o_partial, "o_partial").check_grad((("o_partial", o_partial), ("sink", options.get("sink"))))
     return _combine(o_partial, lse_partial, **options)
 
 
