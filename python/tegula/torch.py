@@ -50,7 +50,7 @@ def set_fallback(mode: str) -> str:
 def _tell(reason: str) -> None:
     if reason not in _told:
         _told.add(reason)
-        warnings.warn(f"scaled_dot_product_attention goes to PyTorch: {reason}", FallbackWarning, stacklevel=4)
+        warnings.warn(f"scaled_dot_product_attention goes to PyTorch: {reason}", FallbackWarning, stacklevel=3)
 
 
 def _refusal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> str | None:
