@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import core
 
@@ -121,15 +122,25 @@ def _differentiated(arguments: tuple, options: dict) -> list[Tensor]:
     return [x for x in (*arguments, *options.values()) if isinstance(x, Tensor) and x.requires_grad]
 
 
+def _has_tangent(arguments: tuple, options: dict) -> bool:
+    tensors = (x for x in (*arguments, *options.values()) if isinstance(x, Tensor))
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
 def _autograd_of(name: str) -> Any:
     operator = getattr(torch.ops.tegula, name).default
     below = torch._C._after_autograd_keyset
 
     def autograd(keyset, *arguments, **options):
+        # The kernels below know no tangents: the result would silently count as a constant.
+        if forward_ad._current_level >= 0 and _has_tangent(arguments, options):
+            raise NotImplementedError(f"tegula::{name}: there is no forward-mode derivative (jvp)")
         if torch.is_grad_enabled():
             inputs = _differentiated(arguments, options)
             if inputs and name == "append_kv":
                 raise NotImplementedError("tegula::append_kv: writing tensors that require a gradient has no backward; detach them")
+            if inputs and torch._C._are_functorch_transforms_active():
+                raise NotImplementedError(f"tegula::{name}: there is no backward yet, so torch.func cannot differentiate it")
             if inputs:
                 call = lambda: operator.redispatch(keyset & below, *arguments, **options)  # noqa: E731
                 return _Differentiable.apply(name, call, *inputs)

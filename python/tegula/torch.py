@@ -24,7 +24,11 @@ __all__ = ["FallbackWarning", "scaled_dot_product_attention", "sdpa", "set_fallb
 
 _attention = torch.ops.tegula.attention.default
 _pytorch = torch._C._nn.scaled_dot_product_attention  # what torch.nn.functional names unless someone replaced it
-_DTYPES = {"cpu": (torch.float32, torch.float16, torch.bfloat16), "cuda": (torch.float16, torch.bfloat16)}
+_DTYPES = {
+    "cpu": (torch.float32, torch.float16, torch.bfloat16),
+    "meta": (torch.float32, torch.float16, torch.bfloat16),
+    "cuda": (torch.float16, torch.bfloat16),
+}
 _MODES = ("warn", "raise")
 
 
@@ -57,7 +61,7 @@ def _refusal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bo
     """Why tegula does not take these operands, or None. Shapes of leading dimensions: _to_4d."""
     device = q.device
     if device.type not in _DTYPES:
-        return f"query: device {device.type} is neither cpu nor cuda"
+        return f"query: device {device.type} is none of cpu, cuda, meta"
     if k.device != device or v.device != device:
         return f"key on {k.device}, value on {v.device}: query is on {device}"
     if q.is_nested or k.is_nested or v.is_nested:
@@ -158,7 +162,7 @@ def _mask_options(mask: Tensor | None, seen: Tensor | None, is_causal: bool, seq
         # PyTorch aligns top-left: row i sees keys up to i. With more keys than rows the caller has cut the keys; with fewer,
         # row i stands at p = i - (seqlen_q - seqlen_k) in the contract's alignment and sees keys up to p + window_right.
         return {"causal": True} if seqlen_q <= seqlen_k else {"window_right": seqlen_q - seqlen_k}
-    if mask.device.type == "cpu":
+    if mask.device.type != "cuda":
         return {"bias": seen}
     if mask.dtype != torch.bool:
         return "attn_mask: additive masks are not done on CUDA"
@@ -246,7 +250,7 @@ def scaled_dot_product_attention(
     if dropout_p > 0.0:
         raise NotImplementedError(f"dropout_p: {dropout_p} is not done, 0.0 is")
     device = query.device.type
-    if torch.is_autocast_enabled(device):
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):  # it raises for meta
         query, key, value, attn_mask = _autocast((query, key, value, attn_mask), device)
     o = _attend(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if not isinstance(o, str):
