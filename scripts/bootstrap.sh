@@ -55,6 +55,8 @@ collect() {
   if [ "$level" = python ] || [ "$level" = all ]; then
     need_command python3 python3
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing="$missing python3-venv"
+    python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
+      >/dev/null 2>&1 || missing="$missing python3-dev"
   fi
   if [ "$level" = all ]; then
     need_command aarch64-linux-gnu-g++ g++-aarch64-linux-gnu

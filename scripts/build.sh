@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Configures a preset when it is not yet, and builds targets of it. Usage: build.sh <preset> [target...]
+# Preset python: build/ with the Python extension, of the Python in build/venv.
 # TEGULA_WERROR=1 makes warnings errors; TEGULA_JOBS is the number of compilers at once.
 set -eu
 cd "$(dirname "$0")/.."
 preset=$1
 shift
 case $preset in
-  release | bench) folder=build ;;
+  release | bench | python) folder=build ;;
   *) folder=build-$preset ;;
 esac
 unset MAKEFLAGS MFLAGS MAKELEVEL  # the jobserver of an outer make is not for cmake's own make
 
 options=()
 configure=0
-[ "$preset" != bench ] || configure=1  # it may find a release folder
+case $preset in bench | python) configure=1 ;; esac  # it may find a release folder
+if [ "$preset" = python ]; then
+  preset=release
+  options+=(-DTEGULA_PYTHON=ON "-DPython_EXECUTABLE=$PWD/build/venv/bin/python")
+fi
 if [ "${TEGULA_WERROR:-0}" != 0 ]; then
   options+=(-DCMAKE_COMPILE_WARNING_AS_ERROR=ON)
   configure=1

@@ -52,9 +52,9 @@ if wants kernels && tally_step "model build" scripts/build.sh release tegula_cli
 fi
 
 if wants python && tally_step "release build" scripts/build.sh release tegula tegula_cli &&
-  tally_step "python packages" scripts/venv.sh build/venv tests/python/requirements.txt bench/requirements-peers.txt; then
-  # tests/python/package tests the installed package.
-  tally_junit "python" build/venv/bin/python -m pytest -q -p no:cacheprovider tests/python --ignore tests/python/package --junitxml
+  tally_step "python packages" scripts/venv.sh build/venv tests/python/requirements.txt bench/requirements-peers.txt \
+    tests/python/package/requirements.txt && tally_step "python build" scripts/build.sh python tegula_python; then
+  tally_junit "python" build/venv/bin/python -m pytest -q -p no:cacheprovider tests/python --junitxml
 fi
 
 if wants bench; then

@@ -28,6 +28,7 @@ find $folders -type f \( -name '*.h' -o -name '*.hpp' -o -name '*.c' -o -name '*
     if (header ~ /^nlohmann\//) return "json"
     if (header ~ /^(gtest|gmock)\//) return "gtest"
     if (header ~ /^benchmark\//) return "benchmark"
+    if (header ~ /^nanobind\//) return "nanobind"
     if (header ~ /^(tbb\/|pthreadpool\.h$)/) return "pools"
     if (header ~ /^(format|omp\.h)$/) return "nobody"
     if (header ~ /^[a-z0-9_]+(\.h)?$/ || header ~ /^(sys|linux|asm)\//) return "std"
