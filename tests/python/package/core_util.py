@@ -33,3 +33,17 @@ def paged(rng: np.random.Generator, cache: torch.Tensor, page_size: int):
     pages = torch.empty(batch * count, page_size, heads, dim, dtype=cache.dtype, device=cache.device)
     pages[order.to(cache.device)] = cache.reshape(batch * count, page_size, heads, dim)
     return pages, order.view(batch, count).to(device=cache.device, dtype=torch.int32)
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """The same memory, whatever the type."""
+    if array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        raw = np.int16 if array.dtype.itemsize == 2 else np.uint8
+        return torch.from_numpy(array.view(raw)).view(getattr(torch, array.dtype.name))
+    return torch.from_numpy(array)
+
+
+def bits(array) -> np.ndarray:
+    if isinstance(array, torch.Tensor):
+        array = array.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[array.itemsize]).numpy()
+    return np.ascontiguousarray(array).view(np.uint8)

@@ -12,12 +12,20 @@ from typing import Any
 
 import numpy as np
 
-# q's type -> rounding of P and V products (u), of scores (e), underflow of P (f); contract.md, 12, CPU.
+# contract.md, 12: u of P and V, e of scores, f of P's underflow, truncation of sums, factor before B and w.
 LIMITS = {
-    "float32": (2.0**-24, 2.0**-20, 0.0),
-    "float16": (2.0**-11, 1e-4, 2.0**-25),
-    "bfloat16": (2.0**-8, 1e-4, 2.0**-32),
-    "8bit": (2.0**-8, 1e-4, 2.0**-32),
+    "cpu": {
+        "float32": (2.0**-24, 2.0**-20, 0.0, 0.0, 2.0**-20),
+        "float16": (2.0**-11, 1e-4, 2.0**-32, 0.0, 2.0**-20),  # f: the AMX softmax; 0 elsewhere
+        "bfloat16": (2.0**-8, 1e-4, 2.0**-32, 0.0, 2.0**-20),
+        "8bit": (2.0**-8, 1e-4, 2.0**-32, 0.0, 2.0**-20),
+    },
+    "cuda": {
+        "float32": (2.0**-24, 2.0**-20, 0.0, 2.0**-29, 2.0**-20),
+        "float16": (2.0**-11, 1e-4, 2.0**-25, 2.0**-29, 2.0**-20),
+        "bfloat16": (2.0**-8, 1e-4, 0.0, 2.0**-29, 2.0**-20),
+        "8bit": (2.0**-4, 1e-2, 2.0**-16, 2.0**-29, 2.0**-10),
+    },
 }
 MANTISSA = {"float32": 24, "float16": 11, "bfloat16": 8}
 
@@ -63,6 +71,8 @@ class Result:
         given = to64(o)
         assert given.shape == self.o.shape, f"o {given.shape} against {self.o.shape}"
         allowed = self.o_bound + ulp(self.o, type_name(o)) + 2.0**-126
+        empty = np.broadcast_to(np.swapaxes(self.seen == 0, -1, -2)[..., None], self.o.shape) & written
+        assert np.all(given[empty] == 0), "o of a row without visible key is not 0"
         over = np.abs(given[written] - self.o[written]) / allowed[written]
         assert np.all(over <= 1), f"o is {np.max(over):.3g} times its bound in {np.sum(~(over <= 1))} of {over.size} elements"
         if lse is not None:
@@ -106,7 +116,8 @@ def attention(
     descale_k=None, descale_v=None, **_ignored,
 ) -> Result:  # fmt: skip
     name = type_name(q)
-    u, e, f = LIMITS.get(name, LIMITS["8bit"])
+    limits = LIMITS["cuda" if getattr(q, "is_cuda", False) else "cpu"]
+    u, e, f, truncation, score = limits.get(name, limits["8bit"])
     q, k, v = to64(q), to64(k), to64(v)
     heads, heads_kv, head_dim_v = q.shape[-2], k.shape[-2], v.shape[-1]
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
@@ -186,8 +197,83 @@ def attention(
             lost = np.minimum(p, f * p.max(axis=1, initial=0)[:, None]) @ np.abs(vv)
             root = 2.0**-23 * np.sqrt(n)
             o[at][:, h] = out
-            o_bound[at][:, h] = 4 * u * spread + (e + root)[:, None] * mass + 2.0**-20 * moved + lost
+            o_bound[at][:, h] = 4 * u * spread + (e + root + truncation * n)[:, None] * mass + score * moved + lost
             lse[where], seen[where] = row_lse, n
             finite = np.where(np.isfinite(row_lse), row_lse, 0)
-            lse_bound[where] = (2.0**-20 if name == "float32" else 3e-4) + 2.0**-20 * (w + np.abs(finite)) + root
+            lse_bound[where] = (2.0**-20 if name == "float32" else 3e-4) + score * (w + np.abs(finite)) + root
     return Result(o, lse, o_bound, lse_bound, seen)
+
+
+def combine(o_partial, lse_partial, *, sink=None) -> Result:
+    """Partial results of disjoint keys: [splits, B, S, H, D] with [splits, B, H, S], or ragged without B."""
+    o_partial, lse_partial = to64(o_partial), to64(lse_partial)
+    lse_partial = np.where(np.isposinf(lse_partial), -np.inf, lse_partial)
+    logits = lse_partial if sink is None else np.concatenate([lse_partial, np.broadcast_to(
+        to64(sink)[:, None], lse_partial.shape[1:])[None]])  # fmt: skip
+    largest = logits.max(axis=0)
+    safe = np.where(np.isneginf(largest), 0, largest)
+    with np.errstate(divide="ignore"):
+        lse = safe + np.log(np.exp(logits - safe).sum(axis=0))
+    empty = np.isneginf(lse_partial)
+    weights = np.where(empty, 0, np.exp(lse_partial - np.where(np.isneginf(lse), 0, lse)))
+    distance = 1 + np.abs(np.where(empty, 0, lse_partial - np.where(np.isneginf(lse), 0, lse)))
+    weights, distance = (np.swapaxes(x, -1, -2)[..., None] for x in (weights, distance))
+    values = np.where(weights > 0, o_partial, 0)  # what counts nothing may be NaN
+    finite = np.where(np.isneginf(lse), 0, lse)
+    bound = 2.0**-20 * (weights * distance * np.abs(values)).sum(axis=0)
+    return Result((weights * values).sum(axis=0), lse, bound, 2.0**-20 * (1 + np.abs(finite)), (~empty).sum(axis=0))
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, style: str) -> np.ndarray:
+    """fp32 [..., D] with one angle a pair of the first 2 * len(cos) values; products and sums rounded as the contract says."""
+    wide, single, pairs = np.longdouble, np.float32, cos.shape[-1]
+    first, second = (slice(0, pairs), slice(pairs, 2 * pairs)) if style == "half_split" else (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2))
+    a, b, cos, sin = x[..., first].copy(), x[..., second].copy(), cos.astype(single), sin.astype(single)
+    out = x.copy()
+    out[..., first] = (wide(a) * cos - (b * sin)).astype(single)  # fma(a, cos, -(b * sin))
+    out[..., second] = (wide(a) * sin + (b * cos)).astype(single)
+    return out
+
+
+def stored(x: np.ndarray, dtype: np.dtype, descale: float = 1.0) -> np.ndarray:
+    """fp32 as the bits that a cache of this type holds."""
+    if dtype.itemsize > 1:
+        return x.astype(dtype)
+    most = {"float8_e4m3fn": 448, "float8_e5m2": 57344}[dtype.name]
+    return np.clip(x / np.float32(descale), -most, most).astype(dtype)
+
+
+def append_kv(
+    k_new, v_new, k_cache, v_cache, seqused_k=None, *, cu_seqlens_new=None, page_table=None, slot_mapping=None, positions=None,
+    cos=None, sin=None, rotary_style="half_split", q=None, descale_k=None, descale_v=None,
+) -> tuple:  # fmt: skip
+    """numpy arrays, caches of their real type -> (k_cache, v_cache, q or None) after the call."""
+    k_cache, v_cache, q_out = k_cache.copy(), v_cache.copy(), None if q is None else q.copy()
+    batch = k_new.shape[0] if cu_seqlens_new is None else len(cu_seqlens_new) - 1
+    row = 0
+    for b in range(batch):
+        count = k_new.shape[1] if cu_seqlens_new is None else int(cu_seqlens_new[b + 1] - cu_seqlens_new[b])
+        for t in range(count):
+            at = (b, t) if cu_seqlens_new is None else row
+            place = (0 if seqused_k is None else int(seqused_k[b])) + t
+            angle = place if positions is None else int(positions[row])
+            if slot_mapping is not None:
+                target = None if slot_mapping[row] < 0 else divmod(int(slot_mapping[row]), k_cache.shape[1])
+            elif page_table is not None:
+                target = (int(page_table[b, place // k_cache.shape[1]]), place % k_cache.shape[1])
+            else:
+                target = (b, place)
+            row += 1
+
+            def turned(x):
+                x = x.astype(np.float32)
+                return x if cos is None else rotate(x, cos[angle], sin[angle], rotary_style)
+
+            if q is not None:
+                q_out[at] = stored(turned(q[at]), q.dtype)
+            if target is None:
+                continue
+            for h in range(k_cache.shape[2]):
+                k_cache[target][h] = stored(turned(k_new[at][h]), k_cache.dtype, scale_of(descale_k, b, h))
+                v_cache[target][h] = stored(v_new[at][h].astype(np.float32), v_cache.dtype, scale_of(descale_v, b, h))
+    return k_cache, v_cache, q_out
