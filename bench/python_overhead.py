@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import types
 from typing import Callable
 
 os.environ.setdefault("TEGULA_NUM_THREADS", "1")
@@ -37,15 +38,17 @@ def sides(device: str) -> dict[str, Callable[[], object]]:
     q_sdpa, kv_sdpa = q.transpose(1, 2), cache[:, :3].transpose(1, 2)
     attend = torch.nn.functional.scaled_dot_product_attention
     torch.testing.assert_close(tegula.attention_with_cache(q, cache, cache, used).transpose(1, 2), attend(q_sdpa, kv_sdpa, kv_sdpa))
-    # The tuples of core.py, made once: the extension and the library's call alone.
-    operands = core._operands(q, cache, cache, out, None, None, None, None, used, None, None, None, None, None, None, None, None,
-                              None, None, None, core.framework_of(q))  # fmt: skip
-    options = (0, 0, 0, 0, 0, -1, -1, 0, 0.0, 0.0, 0, 0, 0)
+    # The tuples that core.py makes, kept: the extension and the library's call alone.
+    kept: list[tuple] = []
+    core._core = types.SimpleNamespace(**{**vars(_core), "forward": lambda *arguments: kept.append(arguments)})
+    tegula.attention_with_cache(q, cache, cache, used, out=out)
+    core._core = _core
+    arguments = kept[0]
     found: dict[str, Callable[[], object]] = {
         "sdpa": lambda: attend(q_sdpa, kv_sdpa, kv_sdpa),
         "attention_with_cache": lambda: tegula.attention_with_cache(q, cache, cache, used),
         "attention_with_cache-out": lambda: tegula.attention_with_cache(q, cache, cache, used, out=out),
-        "extension": lambda: _core.forward(operands, options, None),
+        "extension": lambda: _core.forward(*arguments),
     }
     if device == "cpu":
         found["attention_with_cache-numpy"] = lambda a=(q.numpy(), cache.numpy(), cache.numpy(), used.numpy()): (
