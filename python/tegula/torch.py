@@ -109,7 +109,7 @@ def _common(*shapes: Any) -> list[int] | None:
 def _to_4d(x: Tensor, lead: list[int], heads: int) -> Tensor:
     """[batch, heads, rows, columns]: leading dimensions broadcast and made one; a copy only where strides do not allow that."""
     shape = (*lead, heads, *x.shape[-2:])
-    if tuple(x.shape) != shape:
+    if x.shape != shape:
         x = x.expand(shape)
     if len(lead) == 1:
         return x
@@ -182,11 +182,13 @@ def _attend(q, k, v, mask, is_causal, scale, enable_gqa) -> Tensor | str:
     ndim = max(q.ndim, k.ndim, v.ndim)
     q4, k4, v4 = (x.unsqueeze(0) if x.ndim == 2 else x for x in (q, k, v))
     heads, heads_k, heads_v = q4.shape[-3], k4.shape[-3], v4.shape[-3]
-    lead = _common(q4.shape[:-3], k4.shape[:-3], v4.shape[:-3])
+    lead: list[int] | None = list(q4.shape[:-3])
+    if lead != list(k4.shape[:-3]) or lead != list(v4.shape[:-3]):
+        lead = _common(q4.shape[:-3], k4.shape[:-3], v4.shape[:-3])
     if enable_gqa:
         if heads_k != heads_v or heads_k == 0 or heads % heads_k or ndim < 3:
             return f"enable_gqa: {heads} heads of query on {heads_k} of key and {heads_v} of value"
-    else:
+    elif heads != heads_k or heads != heads_v:
         every = _common((heads,), (heads_k,), (heads_v,))
         if every is None:
             lead = None
