@@ -155,6 +155,15 @@ def test_jax(rng):
     o, lse = tegula.attention(q, k, v, causal=True, return_lse=True)
     assert isinstance(o, jax.Array) and isinstance(lse, jax.Array)
     oracle.attention(q, k, v, causal=True).check(o, lse)
+    for used in (jax.numpy.asarray([7], "int32"), np.array([7]), [7]):
+        oracle.attention(q, k, v, seqused_k=[7]).check(tegula.attention(q, k, v, seqused_k=used))
+    merged = tegula.combine(o[None], lse[None], return_lse=False)
+    assert isinstance(merged, jax.Array)
+    np.testing.assert_allclose(merged, o, rtol=1e-6)
+    with pytest.raises(TypeError, match="lse_out: .* immutable"):
+        tegula.combine(o[None], lse[None], lse_out=np.empty((1, 2, 5), np.float32))
+    with pytest.raises(TypeError, match="seqused_k: .* where integers are taken"):
+        tegula.attention(q, k, v, seqused_k=[7.5])
     half = tegula.attention(*(x.astype("bfloat16") for x in (q, k, v)), causal=True)
     assert half.dtype == "bfloat16"
     with pytest.raises(TypeError, match="out: .* immutable"):
