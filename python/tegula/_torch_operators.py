@@ -133,7 +133,7 @@ _known_keysets: dict[int, bool] = {}
 def _is_plain(keyset: Any) -> bool:
     """Whether nothing (fake tensors, functionalization, a mode, a subclass) stands between autograd and the device's kernel.
 
-    That kernel is then called from here: a second way through the dispatcher costs a third of a tiny call.
+    That kernel is then called from here, without a second way through the dispatcher (an empty operator costs 3.5 to 7 us).
     """
     raw = keyset.raw_repr()
     known = _known_keysets.get(raw)
