@@ -77,12 +77,27 @@ nvrtcResult compile(_nvrtcProgram& program) {
                                      "  tegula::model::call(&" +
                                      entry_of(program.source) + ", parameters);\n}\n");
   const char* const chosen = std::getenv("TEGULA_MODEL_CXX");
-  const bool done =
-      run({chosen != nullptr ? chosen : "c++", "-std=c++20", "-O1", "-march=x86-64-v3", "-w",
-           "-fPIC", "-shared", "-fno-gnu-unique", "-fno-extern-tls-init", "-I",
-           TEGULA_MODEL_INCLUDE, "-I", root.string(), "-I", TEGULA_MODEL_ROOT, "-include", "model/cuda.hpp",
-           (root / "kernel.cc").string(), "-o", (root / "kernel.so").string()},
-          root / "log");
+  const bool done = run({chosen != nullptr ? chosen : "c++",
+                         "-std=c++20",
+                         "-O1",
+                         "-march=x86-64-v3",
+                         "-w",
+                         "-fPIC",
+                         "-shared",
+                         "-fno-gnu-unique",
+                         "-fno-extern-tls-init",
+                         "-I",
+                         TEGULA_MODEL_INCLUDE,
+                         "-I",
+                         root.string(),
+                         "-I",
+                         TEGULA_MODEL_ROOT,
+                         "-include",
+                         "model/cuda.hpp",
+                         (root / "kernel.cc").string(),
+                         "-o",
+                         (root / "kernel.so").string()},
+                        root / "log");
   program.log = read_file(root / "log");
   if (done) program.binary = read_file(root / "kernel.so");
   std::error_code ignored;

@@ -2,11 +2,8 @@
 #include "tests/device/model/machine.hpp"
 
 #include <dlfcn.h>
-#include <elf.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <cstdarg>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -14,36 +11,12 @@
 #include <memory>
 #include <vector>
 
+#include "tests/device/model/fiber.hpp"
 #include "tests/device/model/tensor_core.hpp"
-
-// Saves the callee's registers on the stack, its pointer in *from, and goes on at `to`.
-extern "C" void tegula_model_switch(void** from, void* to);
-asm(R"(
-.text
-.type tegula_model_switch, @function
-tegula_model_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size tegula_model_switch, .-tegula_model_switch
-)");
 
 namespace tegula::model {
 namespace {
 
-constexpr std::size_t kStackBytes = 64 << 10;
 constexpr int kNamedBarriers = 16;
 
 enum class Wait { kNothing, kWarp, kBarrier, kMbarrier, kWgmma, kEnded };
@@ -108,7 +81,7 @@ class Machine {
   void fail(const std::string& text) {
     if (error_.empty()) error_ = text;
     if (!in_fiber_) return;  // the scheduler looks at error_
-    tegula_model_switch(&current_->stack_pointer, scheduler_);
+    switch_fiber(&current_->stack_pointer, scheduler_);
   }
 
   void collective(WarpWork work, void* mine) {
@@ -177,9 +150,10 @@ class Machine {
     std::size_t bytes = static_cast<std::size_t>(view.element_size);
     for (const std::uint32_t extent : view.box) bytes *= extent;
     char* const to = shared(destination, bytes);
-    std::vector<int> place(at, at + 4);
+    const std::array<int, 4> place = {at[0], at[1], at[2], at[3]};
     pending_copies_.push_back([this, to, view, place, barrier, bytes] {
-      copy_box(to, view, place.data());
+      const int box[4] = {place[0], place[1], place[2], place[3]};
+      if (const char* const wrong = copy_box(to, view, box)) return fail(wrong);
       Mbarrier& full = *mbarrier(barrier);
       full.bytes -= static_cast<std::int32_t>(bytes);
       complete_if_full(full);
@@ -241,7 +215,7 @@ class Machine {
   }
   void wait(Wait what) {
     current_->wait = what;
-    tegula_model_switch(&current_->stack_pointer, scheduler_);
+    switch_fiber(&current_->stack_pointer, scheduler_);
   }
   void complete(Warp& warp) {
     warp.work(warp.lanes);
@@ -260,7 +234,6 @@ class Machine {
     barrier.pending = barrier.count;
     barrier.phase ^= 1;
   }
-  void copy_box(char* to, const TensorView& view, const int* at);
   void do_copies(std::vector<CopyAsync>& copies) {
     for (const CopyAsync& copy : copies) {
       char* const to = shared(copy.destination, static_cast<std::size_t>(copy.bytes));
@@ -337,36 +310,6 @@ class Machine {
 
 Machine* Machine::the_machine = nullptr;
 
-// Rows of a box are 128 bytes: chunks of 16 change places by the low bits of their row's address.
-void Machine::copy_box(char* to, const TensorView& view, const int* at) {
-  const std::size_t row_bytes = view.box[0] * static_cast<std::size_t>(view.element_size);
-  if (row_bytes != 128) return fail("TMA: a box whose rows are not 128 bytes");
-  std::size_t place = 0;
-  for (std::uint32_t i3 = 0; i3 < view.box[3]; ++i3) {
-    for (std::uint32_t i2 = 0; i2 < view.box[2]; ++i2) {
-      for (std::uint32_t i1 = 0; i1 < view.box[1]; ++i1) {
-        for (std::uint32_t i0 = 0; i0 < view.box[0];
-             ++i0, place += static_cast<std::size_t>(view.element_size)) {
-          const std::uint32_t within[4] = {i0, i1, i2, i3};
-          const unsigned char* from = view.data;
-          bool inside = true;
-          for (int d = 0; d < 4; ++d) {
-            const std::int64_t index = std::int64_t{at[d]} + within[d];
-            inside = inside && index >= 0 && index < static_cast<std::int64_t>(view.sizes[d]);
-            from += index * static_cast<std::int64_t>(view.strides[d]);
-          }
-          char* const element = to + (place ^ (place >> 7 & 7) << 4);
-          if (inside) {
-            std::memcpy(element, from, static_cast<std::size_t>(view.element_size));
-          } else {
-            std::memset(element, 0, static_cast<std::size_t>(view.element_size));
-          }
-        }
-      }
-    }
-  }
-}
-
 std::string Machine::deadlock() {
   std::string text = "deadlock:";
   for (std::size_t i = 0; i < fibers_.size(); i += 32) {
@@ -404,12 +347,8 @@ void Machine::run_block(const LaunchSize& size, const Dim3& block) {
   for (std::size_t i = 0; i < count; ++i) {
     *fibers_[i] = Fiber{};
     fibers_[i]->thread = {{static_cast<unsigned>(i), 0, 0}, block, size.grid};
-    // As the switch leaves a stack: six registers, then where to go on, at 8 modulo 16 there.
-    auto* top = reinterpret_cast<void**>(stacks_ + (i + 1) * kStackBytes - 64);
-    *--top = nullptr;
-    *--top = reinterpret_cast<void*>(+[] { the_machine->enter(); });
-    for (int r = 0; r < 6; ++r) *--top = nullptr;
-    fibers_[i]->stack_pointer = top;
+    fibers_[i]->stack_pointer =
+        start_fiber(stacks_ + i * kStackBytes, [] { the_machine->enter(); });
   }
   while (live_ > 0) {
     bool moved = false;
@@ -421,7 +360,7 @@ void Machine::run_block(const LaunchSize& size, const Dim3& block) {
       fiber.wait = Wait::kNothing;
       current_ = &fiber;
       in_fiber_ = true;
-      tegula_model_switch(&scheduler_, fiber.stack_pointer);
+      switch_fiber(&scheduler_, fiber.stack_pointer);
       in_fiber_ = false;
       if (!error_.empty()) return;
     }
@@ -472,12 +411,8 @@ std::string Machine::run(void* kernels, const LaunchSize& size, void** parameter
   random_ = {seed * 2654435761u + 1};
   timing_ = static_cast<Timing>(seed % 4);
   error_.clear();
-  if (stacks_ == nullptr) {
-    void* const mapped = mmap(nullptr, 1024 * kStackBytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) return "no memory for stacks";
-    stacks_ = static_cast<char*>(mapped);
-  }
+  if (stacks_ == nullptr) stacks_ = map_stacks(1024);
+  if (stacks_ == nullptr) return "no memory for stacks";
   for (unsigned z = 0; z < size.grid.z; ++z) {
     for (unsigned y = 0; y < size.grid.y; ++y) {
       for (unsigned x = 0; x < size.grid.x; ++x) {
@@ -490,29 +425,6 @@ std::string Machine::run(void* kernels, const LaunchSize& size, void** parameter
 }
 
 }  // namespace
-
-void* open_kernels(const void* image, std::string& why) {
-  const auto* const header = static_cast<const Elf64_Ehdr*>(image);
-  if (std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_machine != EM_X86_64) {
-    why = "the image is no library of the model";
-    return nullptr;
-  }
-  // The section headers come last.
-  const std::size_t bytes = header->e_shoff + std::size_t{header->e_shnum} * header->e_shentsize;
-  const int file = memfd_create("tegula-kernels", MFD_CLOEXEC);
-  void* library = nullptr;
-  if (file >= 0 && write(file, image, bytes) == static_cast<ssize_t>(bytes)) {
-    library = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) {
-    const char* const text = dlerror();
-    why = text != nullptr ? text : "no memory for the library";
-  }
-  // The file stays open: the loader knows a library by its path, and another with the same number
-  // would be taken for this one.
-  if (library == nullptr && file >= 0) close(file);
-  return library;
-}
 
 std::string run_kernel(void* kernels, const LaunchSize& size, void** parameters, ReadMap read_map,
                        std::uint64_t seed) {
