@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dialects' arguments -> one call of the core.
+"""The dialects' arguments -> one call of the operators torch.ops.tegula.*.
 
 flash-attn 2, FlashAttention-3 and FlashAttention-4 ask for the same attention with different names,
 defaults and return values. The modules beside this one hold the names; what the arguments mean is
@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Union
 
 import torch
+from torch.autograd import forward_ad
 
-from tegula import core
+from tegula import _torch_operators  # noqa: F401  (registers the operators)
 
+_ops = torch.ops.tegula
 Pair = tuple[int, int]
 Edge = Union[int, torch.Tensor, None]
 Window = Union[tuple[Edge, Edge], list[Edge], torch.Tensor, None]  # (left, right)
@@ -113,9 +115,13 @@ _fp32_sinks: dict[int, tuple[weakref.ref, tuple, torch.Tensor]] = {}
 
 def fp32_sink(sink: torch.Tensor | None) -> torch.Tensor | None:
     """The sink as fp32. A model passes the same 16-bit weight in every layer and step: the cast is
-    kept for as long as the weight lives and has the same storage and version."""
+    kept for as long as the weight lives and has the same storage and version. Where someone follows
+    the cast (autograd, a tracer), it is an ordinary one."""
     if sink is None or sink.dtype == torch.float32:
         return sink
+    followed = torch.is_grad_enabled() and sink.requires_grad
+    if followed or torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        return sink.float()
     if sink.is_inference():  # has no version counter: a change in place would not be seen
         return sink.detach().float()
     state = (sink._version, sink.data_ptr(), sink.device, sink.dtype, sink.shape, sink.stride())
@@ -130,7 +136,9 @@ def fp32_sink(sink: torch.Tensor | None) -> torch.Tensor | None:
 
 
 class _ForwardOnly(torch.autograd.Function):
-    """Under grad mode with inputs that require it: the forward runs, the backward says no."""
+    """Append, then attend, under grad mode with inputs that require it: the forward runs, the
+    backward says no. (The operators do the same for themselves, but refuse such rows in append_kv.)
+    """
 
     @staticmethod
     def forward(ctx: Any, call: Any, *inputs: Any) -> Any:
@@ -210,21 +218,23 @@ def attend(
         descale_v=descale_v,
         num_splits=num_splits,
         fixed_split=fixed_split,
-        return_lse=True,
-        out=out,
     )
-    ragged = dict(cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k)
+    ragged = dict(
+        cu_seqlens_q=cu_seqlens_q,
+        max_seqlen_q=whole(max_seqlen_q, "max_seqlen_q"),
+        max_seqlen_k=whole(max_seqlen_k, "max_seqlen_k"),
+    )
     seqused_k = lengths(seqused_k, batch, k.device)
 
     if not (is_cache or page_table is not None or batch_index is not None or k_new is not None):
         k, v = last_dim_contiguous(k), last_dim_contiguous(v)
         if cu_seqlens_q is None and cu_seqlens_k is None:
-            call = lambda: core._attention(q, k, v, seqused_k=seqused_k, **options)
+            o, lse = _ops.attention(q, k, v, seqused_k=seqused_k, **options)
         else:
-            call = lambda: core._attention_varlen(
+            o, lse = _ops.attention_varlen(
                 q, k, v, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k, **ragged, **options
             )
-        return _run(call, (q, k, v, sink))
+        return _into(out, o), lse
 
     if batch_index is not None:  # sequence b is row batch_index[b] of the cache, or of the table
         if page_table is None:
@@ -250,7 +260,7 @@ def attend(
                 appended["seqlen_new"] = k_new.shape[1]
             else:
                 appended["cu_seqlens_new"] = cu_seqlens_new
-        return core._attention_with_cache(
+        return _ops.attention_with_cache(
             rows, k, v, seqused_k, page_table=page_table, **appended, **ragged, **options
         )
 
@@ -262,7 +272,19 @@ def attend(
         raise ValueError(f"{given} is given, but k is None: new rows need k, v and cache_seqlens")
     if (rotary_cos is None) != (rotary_sin is None):
         raise ValueError("rotary_cos and rotary_sin: one is given and the other is None")
-    return _run(cached, (q, k, v, k_new, v_new, sink))
+    o, lse = cached() if k_new is None else _run(cached, (q, k, v, k_new, v_new, sink))
+    return _into(out, o), lse
+
+
+def _into(out: torch.Tensor | None, o: torch.Tensor) -> torch.Tensor:
+    """o, written into `out` if that is given (private functions and combine alone take it)."""
+    if out is None:
+        return o
+    if out.dtype != o.dtype:
+        raise TypeError(f"out: {out.dtype} differs from the result's {o.dtype}")
+    if out.shape != o.shape:
+        raise ValueError(f"out: shape {tuple(out.shape)} differs from {tuple(o.shape)}")
+    return out.copy_(o)
 
 
 def _append(
@@ -293,7 +315,7 @@ def _append(
     if k_new.dtype != k_cache.dtype:  # stored in 8 bits: the cache's scale divides
         args.update(descale_k=descales[0], descale_v=descales[1])
     if cos is None:
-        core._append_kv(k_new, v_new, k_cache, v_cache, seqused_k, **args)
+        _ops.append_kv(k_new, v_new, k_cache, v_cache, seqused_k, **args)
         return q
     rotary: dict[str, Any] = dict(
         cos=cos, sin=sin, rotary_style="interleaved" if interleaved else "half_split"
@@ -303,11 +325,15 @@ def _append(
     if dense and rotary_seqlens is None and (
         one_position or (moving and q.shape[1] == k_new.shape[1])
     ):
-        return core._append_kv(k_new, v_new, k_cache, v_cache, seqused_k, q=q, **args, **rotary)
+        turned = torch.empty_like(q)
+        _ops.append_kv(
+            k_new, v_new, k_cache, v_cache, seqused_k, q=q, q_out=turned, **args, **rotary
+        )
+        return turned
     base = seqused_k if rotary_seqlens is None else rotary_seqlens
     if rotary_seqlens is not None:
         args["positions"] = _positions(base, k_new, cu_seqlens_new, moving=True)
-    core._append_kv(k_new, v_new, k_cache, v_cache, seqused_k, **args, **rotary)
+    _ops.append_kv(k_new, v_new, k_cache, v_cache, seqused_k, **args, **rotary)
     return _rotate(q, _positions(base, q, cu_seqlens_q, moving=moving), k_cache, v_cache, rotary)
 
 
@@ -344,8 +370,10 @@ def _rotate(
         for c in (k_cache, v_cache)
     ]
     skip = torch.full((total,), -1, dtype=torch.int64, device=q.device)
-    turned = core._append_kv(
-        *nothing, k_cache, v_cache, slot_mapping=skip, positions=positions, q=rows, **rotary
+    turned = torch.empty_like(rows)
+    _ops.append_kv(
+        *nothing, k_cache, v_cache, slot_mapping=skip, positions=positions, q=rows, q_out=turned,
+        **rotary,
     )
     return turned.view(q.shape)
 
@@ -359,12 +387,10 @@ def combine(
     """flash_attn_combine of FlashAttention-3 and -4: out_partial [splits, .., heads, dim] and
     lse_partial [splits, .., heads], whose heads come last unlike in every other lse -> (o, lse [..,
     heads]); o has out_dtype, else out_partial's type."""
-    if out is None:
-        shape, dtype = out_partial.shape[1:], out_dtype or out_partial.dtype
-        out = torch.empty(shape, dtype=dtype, device=out_partial.device)
-    elif out_dtype is not None and out.dtype != out_dtype:
+    if out is not None and out_dtype is not None and out.dtype != out_dtype:
         raise TypeError(f"out: {out.dtype} differs from out_dtype: {out_dtype}")
+    dtype = out_dtype or (out_partial if out is None else out).dtype
     lse_rows = last_dim_contiguous(lse_partial.transpose(-1, -2))
     parts = last_dim_contiguous(out_partial)
-    o, lse = _run(lambda: core._combine(parts, lse_rows, out=out), (out_partial, lse_partial))
-    return o, lse.transpose(-1, -2)
+    o, lse = _ops.combine(parts, lse_rows, out_dtype=dtype)
+    return _into(out, o), lse.transpose(-1, -2)
