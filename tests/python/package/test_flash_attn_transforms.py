@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dialects under torch.compile, forward-mode derivatives, torch.func: the same, or a refusal."""
+"""The dialects under torch.compile, forward-mode derivatives, torch.func: same or refused."""
 
 import pytest
 
