@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#if defined(__x86_64__)
 // Saves the callee's registers on the stack, its pointer in *from, and goes on at `to`.
 extern "C" void tegula_model_switch(void** from, void* to);
 asm(R"(
@@ -26,10 +27,14 @@ tegula_model_switch:
   ret
 .size tegula_model_switch, .-tegula_model_switch
 )");
+#endif
 
 namespace tegula::model {
 
 char* map_stacks(std::size_t count) {
+#if !defined(__x86_64__)
+  return nullptr;  // the switch is written for x86-64
+#endif
   void* const mapped = mmap(nullptr, count * kStackBytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return mapped == MAP_FAILED ? nullptr : static_cast<char*>(mapped);
@@ -44,8 +49,10 @@ void* start_fiber(char* stack, void (*entry)()) {
   return top;
 }
 
-void switch_fiber(void** from, void* to) {
+void switch_fiber([[maybe_unused]] void** from, [[maybe_unused]] void* to) {
+#if defined(__x86_64__)
   tegula_model_switch(from, to);
+#endif
 }
 
 }  // namespace tegula::model

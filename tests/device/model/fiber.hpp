@@ -8,7 +8,8 @@ namespace tegula::model {
 
 inline constexpr std::size_t kStackBytes = 64 << 10;
 
-// Memory for stacks of kStackBytes each; nullptr: there is none. Kept for the process.
+// Memory for stacks of kStackBytes each; nullptr: there is none, or the machine is no
+// x86-64. Kept for the process.
 char* map_stacks(std::size_t count);
 
 // The stack pointer of a fiber that will begin with `entry`, which never returns.
